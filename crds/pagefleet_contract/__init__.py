@@ -1,0 +1,1 @@
+"""What two programs or two files must agree on, defined once: settings, names, metrics, arithmetic."""

@@ -1,0 +1,198 @@
+"""The engine's settings: one frozen model that is CRD section, pod configuration and runtime flags at once.
+
+Fields are snake_case in Python and camelCase in files; both spellings are accepted, unknown names are not.
+A field's description, bounds and unit stand here and nowhere else.
+"""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+_QUANTITY = re.compile(r"^([0-9]+)(Ki|Mi|Gi|Ti|k|M|G|T)?$")
+_MULTIPLIERS = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+
+
+def quantity_bytes(text: str) -> int:
+    """Return the bytes of a Kubernetes quantity such as `64Gi`, `512M` or `1048576`.
+
+    Raises ValueError where the text is no whole number with an optional binary or decimal suffix.
+    """
+    match = _QUANTITY.match(text)
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not a size; write whole bytes or a number with Ki, Mi, Gi, Ti, k, M, G or T, such as 64Gi"
+        )
+    return int(match[1]) * _MULTIPLIERS[match[2] or ""]
+
+
+def _checked_quantity(text: str) -> str:
+    quantity_bytes(text)
+    return text
+
+
+Quantity = Annotated[str, AfterValidator(_checked_quantity)]
+
+
+class Section(BaseModel):
+    """What every part of the settings shares: frozen, camelCase in files, nothing unknown."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+class ModelSettings(Section):
+    uri: str = Field(min_length=1)
+    """Where the model is: hf://OWNER/NAME, file://PATH, package://DISTRIBUTION[/PATH], or a plain path
+    to a Hugging Face directory or a GGUF file."""
+
+    revision: str | None = None
+    """Branch, tag or commit of an hf:// model; the hub's default branch if absent."""
+
+    served_name: str | None = None
+    """The name that clients send as `model`; if absent, the last part of the URI."""
+
+    max_length: int | None = Field(default=None, ge=1)
+    """Longest request in tokens, prompt and answer together; if absent, the model's own. Cut to what
+    the KV budget holds."""
+
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """Type of weights and activations; auto is the model's own, and on a CPU bfloat16 only where the
+    CPU has instructions for it, float32 otherwise."""
+
+
+class Budget(Section):
+    """How much memory the KV cache gets: exactly one of the three fields."""
+
+    blocks: int | None = Field(default=None, ge=1)
+    """Number of KV blocks."""
+
+    memory: Quantity | None = None
+    """Bytes for KV blocks, as a quantity such as 2Gi."""
+
+    memory_percent: int | None = Field(default=None, ge=1, le=100)
+    """Share of the device's memory (on a CPU: of the container's limit) for weights, workspace and KV
+    together, in percent."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        given = [name for name in ("blocks", "memory", "memory_percent") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(to_camel(name) for name in given) or "nothing"
+            raise ValueError(
+                f"kvCache.budget has {found}; it must have exactly one of blocks, memory and memoryPercent"
+            )
+        return self
+
+
+class Retention(Section):
+    policy: Literal["LRU"] = "LRU"
+    """Which cached block goes first when room is needed: the one unused for longest."""
+
+    ttl_seconds: int | None = Field(default=None, ge=1)
+    """Longest time that an unused cached block is kept, in seconds; no limit if absent."""
+
+
+class PrefixSharing(Section):
+    mode: Literal["Disabled", "Service", "Tenant"] = "Service"
+    """Who may share the KV of equal prompt beginnings: nobody, every request of this service, or only
+    requests of the same tenant (API key)."""
+
+    retention: Retention = Retention()
+
+
+class Swap(Section):
+    mode: Literal["Disabled", "Recompute"] = "Recompute"
+    """What happens when KV memory ends. Recompute frees the youngest request's blocks and computes them
+    again later. Disabled never moves a running request: admission reserves maxLength for each."""
+
+
+class KVCacheSettings(Section):
+    block_size: Literal[1, 2, 4, 8, 16, 32, 64, 128] = 16
+    """Tokens in a KV block (page); a power of two."""
+
+    budget: Budget = Budget(memory_percent=90)
+
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """Type of the stored keys and values; auto is the model's dtype."""
+
+    prefix_sharing: PrefixSharing = PrefixSharing()
+
+    swap: Swap = Swap()
+
+    watermark_percent: int = Field(default=1, ge=0, le=50)
+    """Share of the blocks that admission leaves free for running requests to grow, in percent; at least
+    one block while anything runs."""
+
+
+class SchedulingSettings(Section):
+    max_sequences: int = Field(default=256, ge=1, le=4096)
+    """Most sequences that run at the same time (a request with n choices counts n)."""
+
+    step_milliseconds: int | None = Field(default=None, ge=5, le=10_000)
+    """How long one engine step may take, in milliseconds; it sets the token budget from measured speed.
+    If absent, 100 on a CPU and 50 on a GPU."""
+
+    max_batch_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
+    """Fixed token budget of a step; if absent, the budget follows stepMilliseconds."""
+
+    max_queue: int = Field(default=512, ge=1, le=100_000)
+    """Most requests that wait; one more is answered with 429."""
+
+    queue_timeout_seconds: int = Field(default=60, ge=1, le=86_400)
+    """Longest time that a request waits for its first step, in seconds; then it is answered with 503."""
+
+    policy: Literal["FCFS", "Priority"] = "FCFS"
+    """Order of the waiting requests: by arrival, or by the request's priority and then by arrival. Both age:
+    a request that others overtook too often is served next."""
+
+
+class ServingSettings(Section):
+    api_keys_file: str | None = None
+    """File with one tenant's API key per line, as KEY or NAME=KEY; without it the API is open."""
+
+    operator_key_file: str | None = None
+    """File with the key that /pagefleet/v1/… answers to; without it those paths answer 403."""
+
+    max_body_bytes: int = Field(default=8 * 2**20, ge=1024, le=2**30)
+    """Largest request body, in bytes; a larger one is answered with 413."""
+
+    stall_limit_seconds: int = Field(default=60, ge=1, le=86_400)
+    """Longest time without a finished step while work waits, in seconds; then liveness fails. Readiness fails
+    after a third of it."""
+
+    drain_timeout_seconds: int = Field(default=600, ge=0, le=86_400)
+    """Longest time that SIGTERM or a drain waits for running requests, in seconds; then they end with an
+    error event."""
+
+    grammar_timeout_seconds: int = Field(default=10, ge=1, le=600)
+    """Longest time that compiling a JSON schema may take, in seconds; then the request is answered with 400."""
+
+    vllm_metric_names: Literal["Disabled", "Enabled"] = "Disabled"
+    """Whether /metrics also carries the figures under the names that vLLM uses."""
+
+
+class EngineConfig(Section):
+    """Everything that a replica needs to know to serve one model."""
+
+    model: ModelSettings
+    kv_cache: KVCacheSettings = KVCacheSettings()
+    scheduling: SchedulingSettings = SchedulingSettings()
+    serving: ServingSettings = ServingSettings()

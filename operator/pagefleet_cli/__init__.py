@@ -1,0 +1,1 @@
+"""The `pagefleet` command. It never imports torch, so that help answers at once."""
