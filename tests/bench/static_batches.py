@@ -27,9 +27,7 @@ def run_batches(model_directory: str, dtype: str, batch_size: int, requests: Seq
             batch = requests[first : first + batch_size]
             longest = max(len(request.prompt_ids) for request in batch)
             rows = [[pad] * (longest - len(request.prompt_ids)) + list(request.prompt_ids) for request in batch]
-            mask = [
-                [0] * (longest - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in batch
-            ]
+            mask = [[0] * (longest - len(request.prompt_ids)) + [1] * len(request.prompt_ids) for request in batch]
             model.generate(
                 torch.tensor(rows),
                 attention_mask=torch.tensor(mask),
@@ -46,9 +44,7 @@ def main() -> None:
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--batch-size", type=int, required=True)
     options = parser.parse_args()
-    requests = [
-        BenchRequest(tuple(row["prompt_ids"]), row["num_output_tokens"]) for row in map(json.loads, sys.stdin)
-    ]
+    requests = [BenchRequest(tuple(row["prompt_ids"]), row["num_output_tokens"]) for row in map(json.loads, sys.stdin)]
     seconds = run_batches(options.model_directory, options.dtype, options.batch_size, requests)
     print(json.dumps({"seconds": seconds}))
 
