@@ -1,0 +1,67 @@
+"""The body as JSON: strict in what is JSON, small in what it costs the loop."""
+
+import asyncio
+import math
+from typing import Any
+
+import pydantic_core
+from starlette.requests import ClientDisconnect, Request
+
+from pagefleet_runtime.errors import Refusal, RequestRefused, invalid
+
+# Above this size parsing and tokenising take milliseconds, which other requests shouldn't wait for.
+THREAD_FROM_BYTES = 32 * 1024
+
+
+def check_content_type(header: str | None) -> None:
+    """Raise RequestRefused (415) unless the header says JSON.
+
+    A missing type is refused too: a browser may send such a body to any host without asking.
+    """
+    media_type = (header or "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
+        found = f"'{media_type[:100]}'" if media_type else "missing"
+        message = f"the content-type is {found}; send JSON with content-type: application/json"
+        raise RequestRefused(Refusal(415, "unsupported_media_type", message))
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Return the body's JSON object. Of equal keys the last one counts.
+
+    Raises RequestRefused (400) for what isn't JSON (NaN, half surrogates and broken UTF-8 included), is nested more
+    than 200 deep, holds a number beyond the range of a double, or is no object.
+    """
+    try:
+        value = pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from error
+    if not isinstance(value, dict):
+        found = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")
+        raise invalid(f"the body is {found}; it must be a JSON object", code="invalid_json")
+    if not _all_finite(value):
+        raise invalid("the body holds a number beyond the range of a double", code="invalid_json")
+    return value
+
+
+def _all_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_all_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(_all_finite, value))
+    return True
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """Read the whole body and return its JSON object. Raises RequestRefused (400, 413, 415)."""
+    check_content_type(request.headers.get("content-type"))
+    try:
+        body = await request.body()
+    except ClientDisconnect as error:
+        raise invalid("the body ended before its end", code="invalid_json") from error
+    if len(body) < THREAD_FROM_BYTES:
+        return parse_object(body)
+    return await asyncio.to_thread(parse_object, body)
