@@ -129,6 +129,7 @@ class TokenOutput:
     error: str | None = None
     ends_text: bool = False  # token_id is an EOS or stop token: don't show it
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    queue_seconds: float | None = None  # with the request's first output: from its arrival to its first step
 
 
 @dataclass(frozen=True, slots=True)
