@@ -1,6 +1,81 @@
 """Stop strings: which text may be shown, which may yet become a stop, and where the first stop is."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-def checked_stops(stop: str | list[str] | None) -> tuple[str, ...]:
-    """Return a request's stop strings. Raises RequestRefused (400, param `stop`) for more than 4 or an empty one."""
-    raise NotImplementedError
+from pagefleet_runtime.errors import invalid
+
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 1024
+
+
+def checked_stops(stop: object) -> tuple[str, ...]:
+    """Return a request's stop strings. Raises RequestRefused (400, param `stop`) unless `stop` is null, a string or up
+    to 4 strings, none of them empty."""
+    listed = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(listed, list) or len(listed) > MAX_STOPS:
+        found = f"{len(listed)} strings" if isinstance(listed, list) else type(listed).__name__
+        raise invalid(f"stop is {found}; it must be a string or a list of at most {MAX_STOPS} strings", "stop")
+    for place, text in enumerate(listed):
+        if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_CHARACTERS:
+            found = f"has {len(text)} characters" if isinstance(text, str) else f"is {text!r}"
+            raise invalid(
+                f"stop[{place}] {found}; each stop must be a string of 1 to {MAX_STOP_CHARACTERS} characters", "stop"
+            )
+    return tuple(dict.fromkeys(listed))
+
+
+@dataclass(frozen=True, slots=True)
+class StopFound:
+    """The stop string that was complete first, and where in the whole text it stands."""
+
+    stop: str
+    start: int
+    end: int
+
+
+class StopSearch:
+    """Looks for several stop strings in a text that comes in pieces; where the pieces are cut makes no difference.
+
+    The stop that is complete first wins; of two that are complete at one place, the longer one.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._automata = [_Automaton(stop) for stop in sorted(stops, key=len, reverse=True)]
+        self._length = 0
+
+    def push(self, text: str) -> StopFound | None:
+        """Take the next piece. After a stop was found, call it no more."""
+        for character in text if self._automata else ():
+            self._length += 1
+            complete = [automaton for automaton in self._automata if automaton.advance(character)]
+            if complete:
+                stop = complete[0].stop
+                return StopFound(stop, self._length - len(stop), self._length)
+        return None
+
+    @property
+    def num_held(self) -> int:
+        """The length of the longest end of the text that may become a stop."""
+        return max((automaton.matched for automaton in self._automata), default=0)
+
+
+class _Automaton:
+    """Knuth, Morris and Pratt: how much of `stop` the text's end matches now."""
+
+    def __init__(self, stop: str) -> None:
+        self.stop = stop
+        self.matched = 0
+        self._fallback = [0]
+        for character in stop[1:]:
+            self._fallback.append(self._step(self._fallback[-1], character))
+
+    def advance(self, character: str) -> bool:
+        """Take a character and say whether the stop is complete."""
+        self.matched = self._step(self.matched, character)
+        return self.matched == len(self.stop)
+
+    def _step(self, matched: int, character: str) -> int:
+        while matched and self.stop[matched] != character:
+            matched = self._fallback[matched - 1]
+        return matched + (self.stop[matched] == character)
