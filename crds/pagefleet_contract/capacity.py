@@ -1,0 +1,131 @@
+"""Pure arithmetic of KV memory: a model's shape and a budget in; bytes, blocks, tokens and sequences out.
+
+It counts what is stored, to the byte, so that a plan and a running server can be compared.
+"""
+
+from dataclasses import dataclass
+
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one attention layer stores for a token: `num_kv_heads` keys of `key_size` and values of `value_size`."""
+
+    num_kv_heads: int
+    key_size: int
+    value_size: int
+
+    @property
+    def values_per_token(self) -> int:
+        return self.num_kv_heads * (self.key_size + self.value_size)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The layers of a model that store keys and values, in order."""
+
+    layers: tuple[LayerShape, ...]
+
+    @classmethod
+    def uniform(cls, num_layers: int, num_kv_heads: int, head_size: int, value_size: int | None = None) -> "ModelShape":
+        """Return the shape of a model whose layers are all alike."""
+        layer = LayerShape(num_kv_heads, head_size, head_size if value_size is None else value_size)
+        return cls((layer,) * num_layers)
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Return the bytes of one value. Raises ValueError for a dtype that no cache stores."""
+    if dtype not in DTYPE_BYTES:
+        raise ValueError(f"dtype is {dtype!r}; a KV cache stores {', '.join(DTYPE_BYTES)}")
+    return DTYPE_BYTES[dtype]
+
+
+def bytes_per_token(shape: ModelShape, dtype: str) -> int:
+    return sum(layer.values_per_token for layer in shape.layers) * dtype_bytes(dtype)
+
+
+def bytes_per_block(shape: ModelShape, dtype: str, block_size: int) -> int:
+    return bytes_per_token(shape, dtype) * block_size
+
+
+def blocks_in(budget_bytes: int, block_bytes: int) -> int:
+    """Return how many whole blocks the budget holds; 0 where it holds none."""
+    return max(0, budget_bytes) // block_bytes
+
+
+def blocks_for(num_tokens: int, block_size: int) -> int:
+    """Return the blocks that a sequence of `num_tokens` takes."""
+    return -(-num_tokens // block_size)
+
+
+def sequences_in(num_blocks: int, num_tokens: int, block_size: int) -> int:
+    """Return how many sequences of `num_tokens` the blocks hold at the same time, none of them shared."""
+    return num_blocks // blocks_for(num_tokens, block_size)
+
+
+def expected_waste_fraction(mean_tokens: float, block_size: int) -> float:
+    """Return the share of live slots that hold nothing, at the given mean live length.
+
+    Only a sequence's last block has unused slots, (block_size - 1) / 2 of them on average.
+    """
+    unused = (block_size - 1) / 2
+    return unused / (mean_tokens + unused)
+
+
+def reserving_waste_fraction(mean_tokens: float, max_tokens: int) -> float:
+    """Return the share of slots that hold nothing where each sequence reserves `max_tokens`."""
+    return 1 - mean_tokens / max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySplit:
+    """What a device's memory is divided into, in bytes."""
+
+    limit_bytes: int
+    percent: int
+    weights_bytes: int
+    workspace_bytes: int
+
+    @property
+    def kv_bytes(self) -> int:
+        """What is left for blocks; negative where weights and workspace alone exceed the share."""
+        return self.limit_bytes * self.percent // 100 - self.weights_bytes - self.workspace_bytes
+
+
+def workspace_bytes(
+    *,
+    vocab_size: int,
+    hidden_size: int,
+    intermediate_size: int,
+    step_tokens: int,
+    max_sequences: int,
+    value_bytes: int,
+) -> int:
+    """Return an estimate of what a step needs beside weights and blocks.
+
+    Activations of a step's tokens (a few hidden states and two of the feed-forward's width live at a time), the
+    logits of the sampled rows in the model's dtype and in float32 twice (processed and cumulative), and the
+    64-row slices of prompt logprobs in float32 twice.
+    """
+    activations = step_tokens * (8 * hidden_size + 3 * intermediate_size) * value_bytes
+    sampled = min(max_sequences, step_tokens) * vocab_size * (value_bytes + 8)
+    slices = 64 * vocab_size * 8
+    return activations + sampled + slices
+
+
+def block_cap(max_sequences: int, max_length_tokens: int, block_size: int) -> int:
+    """Return the most blocks that live sequences can ever hold at once; more would serve cached prefixes only."""
+    return max_sequences * blocks_for(max_length_tokens, block_size)
+
+
+def describe_bytes(num_bytes: int) -> str:
+    """Return bytes for people: `512 B`, `93.8 MiB`, `1.25 GiB`."""
+    if num_bytes < 1024:
+        return f"{num_bytes} B"
+    value, units = float(num_bytes), ("KiB", "MiB", "GiB", "TiB")
+    for unit in units:
+        value /= 1024
+        if value < 1024 or unit == units[-1]:
+            return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+    raise AssertionError("the last unit takes all")

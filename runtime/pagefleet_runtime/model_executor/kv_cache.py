@@ -1,0 +1,54 @@
+"""The paged KV cache: one buffer of pages, and a view of it for each layer's keys and values."""
+
+from collections.abc import Sequence
+
+import torch
+
+from pagefleet_contract.capacity import LayerShape
+
+
+class KVCache:
+    """Pages as bytes, block-major: a page holds every layer's keys and then values, contiguous.
+
+    `buffer` is [num_blocks, bytes_per_block]; a layer's views are [num_blocks, block_size, heads, size] into it.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerShape],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.dtype = dtype
+        self.bytes_per_block = block_size * dtype.itemsize * sum(layer.values_per_token for layer in layers)
+        # Not filled: the operating system gives memory as pages are first written.
+        self.buffer = torch.empty(num_blocks, self.bytes_per_block, dtype=torch.uint8, device=device)
+        self._values = self.buffer.view(dtype)
+        self._views: list[tuple[torch.Tensor, torch.Tensor]] = []
+        offset = 0
+        for layer in layers:
+            keys = self._view(offset, layer.num_kv_heads, layer.key_size)
+            offset += keys[0].numel()
+            values = self._view(offset, layer.num_kv_heads, layer.value_size)
+            offset += values[0].numel()
+            self._views.append((keys, values))
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._views)
+
+    def pages(self, layer_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the layer's keys and values."""
+        return self._views[layer_index]
+
+    def fill(self, value: float) -> None:
+        """Set every stored key and value; not a number shows whoever reads a slot that nobody wrote."""
+        self._values.fill_(value)
+
+    def _view(self, offset: int, num_heads: int, size: int) -> torch.Tensor:
+        strides = (self._values.shape[1], num_heads * size, size, 1)
+        return torch.as_strided(self._values, (self.num_blocks, self.block_size, num_heads, size), strides, offset)
