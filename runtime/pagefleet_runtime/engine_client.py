@@ -66,6 +66,7 @@ class EngineClient:
         self.state: EngineState = "loading"
         self.load: LoadProgress | None = None
         self.failure: str | None = None  # why state is failed, in one line
+        self.policy: PolicyChange | None = None  # the live settings in force, as the engine said last
         # Since when the engine owes a step; None while it owes nothing.
         self.waiting_since_seconds: float | None = None
         self._link = link
@@ -114,13 +115,14 @@ class EngineClient:
         """Change live settings; return all that is in force now. An empty change only asks. Raises RequestRefused."""
         if self.info is None or self.state == "failed":
             self.check_accepts()
-        self._next_change_id += 1
-        change_id = self._next_change_id
+        change_id = self._ask_policy(change)
         answer: asyncio.Future[PolicyChange] = asyncio.get_running_loop().create_future()
         self._policy_changes[change_id] = answer
-        self._link.send(ChangePolicy(change_id, change))
         try:
-            return await answer
+            async with asyncio.timeout(_POLICY_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise RequestRefused(_NO_POLICY_ANSWER) from None
         finally:
             del self._policy_changes[change_id]
 
@@ -244,6 +246,7 @@ class EngineClient:
                 self.load = message
             case Loaded():
                 self.info = message.info
+                self._ask_policy(PolicyChange())
                 self._spawn(self._warm_up(message.info))
             case LoadFailed():
                 self._fail(message.message)
@@ -267,7 +270,13 @@ class EngineClient:
         # Not in the engine's queue yet: on the way there, or its grammar compiles.
         return min((self._due_seconds(stream.request) for stream in self._streams.values()), default=None)
 
+    def _ask_policy(self, change: PolicyChange) -> int:
+        self._next_change_id += 1
+        self._link.send(ChangePolicy(self._next_change_id, change))
+        return self._next_change_id
+
     def _answer_policy(self, message: PolicyChanged) -> None:
+        self.policy = message.policy or self.policy
         answer = self._policy_changes.get(message.change_id)
         if answer is None or answer.done():
             return
@@ -279,7 +288,6 @@ class EngineClient:
     def _fail(self, reason: str) -> None:
         if self.state == "failed":
             return
-        logger.error("the engine failed: %s", reason)
         self.state = "failed"
         self.failure = reason
         self.waiting_since_seconds = None
@@ -308,6 +316,12 @@ class EngineClient:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+
+# A change is applied between two steps; no step takes this long unless the engine hangs.
+_POLICY_SECONDS = 30
+_NO_POLICY_ANSWER = Refusal(
+    503, "engine_busy", f"the engine didn't answer within {_POLICY_SECONDS} s; the change may still come into force"
+)
 
 # Another replica may answer at once; loading and restarting take longer.
 _REFUSALS: dict[EngineState, Refusal] = {

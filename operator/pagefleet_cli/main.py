@@ -1,0 +1,38 @@
+"""The `pagefleet` command: one word per thing that a person does. What it starts are programs of their own."""
+
+import os
+import sys
+from importlib.metadata import version as distribution_version
+from typing import NoReturn
+
+import typer
+
+app = typer.Typer(
+    name="pagefleet",
+    help="Serve language models from a paged KV cache.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+# The server's flags are made from its settings, and it checks them: everything after `serve` is handed over as it is.
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+    options_metavar="[MODEL_URI] [OPTIONS]",
+)
+def serve(context: typer.Context) -> NoReturn:
+    """Serve a model over the OpenAI API; `pagefleet serve --help` lists every flag."""
+    # -P: a file in the working directory must not stand in for a module.
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "pagefleet_runtime", *context.args])
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"pagefleet {distribution_version('pagefleet')}")
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,50 @@
+"""The server program: parses its flags, starts the engine process and HTTP, ends both in order.
+
+Nothing heavy is imported before the flags have been checked: help and errors answer at once.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from socket import socket
+
+from pagefleet_contract.flags import ConfigRefused, ServeOptions, parse_serve
+from pagefleet_contract.names import ENV_LISTEN_ADDRESS
+from pagefleet_runtime.errors import RuntimeFault
+
+PROGRAM = "pagefleet serve"
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until told to stop. Return the exit code: 0 after a drain, 1 where serving failed, 2 for wrong flags."""
+    try:
+        options = parse_serve(sys.argv[1:] if arguments is None else arguments, PROGRAM)
+    except ConfigRefused as refused:
+        for line in refused.lines:
+            print(f"{PROGRAM}: {line}", file=sys.stderr)
+        return 2
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
+    try:
+        return _serve(options)
+    except RuntimeFault as fault:
+        print(f"{PROGRAM}: {fault}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130  # Ctrl-C before the loop could take it
+
+
+def _serve(options: ServeOptions) -> int:
+    from pagefleet_runtime.auth import AccessKeys
+    from pagefleet_runtime.startup import bound_socket, raise_file_limit
+
+    keys = AccessKeys.load(options.config.serving)
+    listener: socket = bound_socket(options.host or os.environ.get(ENV_LISTEN_ADDRESS) or "127.0.0.1", options.port)
+    raise_file_limit()
+    with listener:
+        import uvloop
+
+        from pagefleet_runtime.serving import serve
+
+        return uvloop.run(serve(options.config, keys, listener))

@@ -1,0 +1,135 @@
+"""One server's life: loading, serving, draining, the end. Waits for events and acts; what they mean is decided in
+`EngineClient` and `health`."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from socket import socket
+
+import uvicorn
+from fastapi import FastAPI
+
+from pagefleet_contract.engine import EngineConfig
+from pagefleet_runtime.admin import Admin, admin_router
+from pagefleet_runtime.auth import AccessKeys
+from pagefleet_runtime.engine_client import EngineClient
+from pagefleet_runtime.engine_link import EngineLink, ProcessLink
+from pagefleet_runtime.metrics import RequestFigures
+from pagefleet_runtime.startup import aligned_table, base_url, ready_lines
+
+# Thousands may connect at the same moment; the kernel cuts it to what it allows.
+_BACKLOG = 4096
+# How long the last answers may take to reach clients that read slowly, once nothing more is computed for them.
+_FLUSH_SECONDS = 5
+
+logger = logging.getLogger(__name__)
+
+
+async def serve(config: EngineConfig, keys: AccessKeys, listener: socket) -> int:
+    """Serve with the engine in a process of its own until a signal comes or the engine fails. Return the exit code."""
+    return await serve_with(ProcessLink(config), config, keys, listener)
+
+
+async def serve_with(link: EngineLink, config: EngineConfig, keys: AccessKeys, listener: socket) -> int:
+    """Serve over the given link until a signal comes or the engine fails. Return the exit code."""
+    stop_signals = _StopSignals()
+    figures = RequestFigures()
+    client = EngineClient(link, config.serving, figures)
+    # The engine first: it loads the model while this process imports the rest.
+    client.start()
+    try:
+        http = _HTTPServer(_make_app(client, config, figures, keys))
+        serving = asyncio.create_task(http.serve(sockets=[listener]))
+        code = await _live(client, stop_signals, lambda: _announce(client, config, keys, listener))
+        http.should_exit = True
+        await serving
+        return code
+    finally:
+        await asyncio.to_thread(client.stop)
+
+
+def _make_app(client: EngineClient, config: EngineConfig, figures: RequestFigures, keys: AccessKeys) -> FastAPI:
+    from pagefleet_runtime.server.app import create_app
+    from pagefleet_runtime.server.service import served_name
+
+    app = create_app(client, config, figures, keys.api)
+    app.include_router(admin_router(Admin(client, config, figures, keys, served_name(config.model))))
+    return app
+
+
+def _announce(client: EngineClient, config: EngineConfig, keys: AccessKeys, listener: socket) -> None:
+    from pagefleet_runtime.server.service import served_name
+
+    assert client.info is not None
+    print(aligned_table(client.info.startup_table), file=sys.stderr)
+    for note in client.info.notes:
+        print(f"  note: {note}", file=sys.stderr)
+    print(ready_lines(base_url(listener), served_name(config.model), keys.api.required), file=sys.stderr, flush=True)
+
+
+async def _live(client: EngineClient, signals: "_StopSignals", announce: Callable[[], None]) -> int:
+    """Wait out the server's life. Return the exit code once nothing more is to be answered."""
+    await _first_of(client.loaded(), signals.stop.wait())
+    if client.state == "ready":
+        announce()
+    if client.state != "loading":
+        await _first_of(client.failed(), signals.stop.wait())
+    if client.state != "failed":
+        client.begin_drain()
+        logger.info("draining: %d requests in flight; a second signal ends them at once", client.in_flight)
+        await _first_of(client.drained(), client.failed(), signals.hurry.wait())
+        client.end_all("the server was told to stop at once")
+    if client.state == "failed":
+        print(f"pagefleet serve: {client.failure}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+async def _first_of(*waits: Coroutine[object, object, object]) -> None:
+    """Return when the first of these has come; give up the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+class _StopSignals:
+    """SIGTERM and SIGINT: the first asks for a drain, the second for haste."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._take)
+
+    def _take(self) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+class _HTTPServer(uvicorn.Server):
+    """uvicorn as we want it: one process, no log line per request, signals left to us."""
+
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                loop="none",
+                log_config=None,
+                log_level=logging.WARNING,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=_BACKLOG,
+                timeout_graceful_shutdown=_FLUSH_SECONDS,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,45 @@
+"""The settings: what they accept, in which spelling, and what they say of a mistake."""
+
+import pytest
+from pydantic import ValidationError
+
+from pagefleet_contract.engine import EngineConfig, quantity_bytes
+
+
+def test_a_model_alone_is_enough() -> None:
+    config = EngineConfig.model_validate({"model": {"uri": "hf://owner/name"}})
+    assert config.kv_cache.budget.memory_percent == 90
+    assert config.scheduling.max_sequences == 256
+
+
+def test_both_spellings_mean_the_same() -> None:
+    camel = {"model": {"uri": "m", "maxLength": 64}, "kvCache": {"blockSize": 8, "prefixSharing": {"mode": "Tenant"}}}
+    snake = {
+        "model": {"uri": "m", "max_length": 64},
+        "kv_cache": {"block_size": 8, "prefix_sharing": {"mode": "Tenant"}},
+    }
+    assert EngineConfig.model_validate(camel) == EngineConfig.model_validate(snake)
+
+
+def test_the_settings_round_trip_through_their_file() -> None:
+    config = EngineConfig.model_validate({"model": {"uri": "m"}, "kvCache": {"budget": {"memory": "2Gi"}}})
+    assert EngineConfig.model_validate_json(config.model_dump_json(by_alias=True)) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"model": {"uri": "m", "dtyp": "auto"}}, "dtyp"),
+        ({"model": {"uri": "m"}, "kvCache": {"budget": {}}}, "nothing"),
+        ({"model": {"uri": "m"}, "kvCache": {"budget": {"blocks": 1, "memory": "1Gi"}}}, "blocks and memory"),
+        ({"model": {"uri": "m"}, "kvCache": {"budget": {"memory": "12x"}}}, "64Gi"),
+        ({"model": {"uri": "m"}, "kvCache": {"blockSize": 24}}, "blockSize"),
+    ],
+)
+def test_a_mistake_is_refused_by_name(values: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        EngineConfig.model_validate(values)
+
+
+def test_sizes_are_bytes_with_binary_and_decimal_suffixes() -> None:
+    assert [quantity_bytes(text) for text in ("5", "2k", "2Ki", "3M", "1Gi")] == [5, 2000, 2048, 3_000_000, 2**30]
