@@ -2,7 +2,9 @@
 
 import asyncio
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pydantic_core
 from starlette.requests import ClientDisconnect, Request
@@ -11,6 +13,8 @@ from pagefleet_runtime.errors import Refusal, RequestRefused, invalid
 
 # Above this size parsing and tokenising take milliseconds, which other requests shouldn't wait for.
 THREAD_FROM_BYTES = 32 * 1024
+
+Result = TypeVar("Result")
 
 
 def check_content_type(header: str | None) -> None:
@@ -55,13 +59,24 @@ def _all_finite(value: Any) -> bool:
     return True
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """Read the whole body and return its JSON object. Raises RequestRefused (400, 413, 415)."""
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A body's JSON object, and its size: large ones are worked on in a thread, so that the loop stays free."""
+
+    values: dict[str, Any]
+    num_bytes: int
+
+    async def off_loop(self, work: Callable[[], Result]) -> Result:
+        """Call `work`, in a thread if the body is large enough for others to notice."""
+        return work() if self.num_bytes < THREAD_FROM_BYTES else await asyncio.to_thread(work)
+
+
+async def read_object(request: Request) -> Received:
+    """Read the whole body and parse it. Raises RequestRefused (400, 413, 415)."""
     check_content_type(request.headers.get("content-type"))
     try:
         body = await request.body()
     except ClientDisconnect as error:
         raise invalid("the body ended before its end", code="invalid_json") from error
-    if len(body) < THREAD_FROM_BYTES:
-        return parse_object(body)
-    return await asyncio.to_thread(parse_object, body)
+    empty = Received({}, len(body))
+    return Received(await empty.off_loop(lambda: parse_object(body)), len(body))

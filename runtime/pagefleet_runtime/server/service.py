@@ -1,0 +1,135 @@
+"""What the endpoints share: the engine's client, the model's text, the served name, who asks."""
+
+import asyncio
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from pagefleet_contract.engine import EngineConfig, ModelSettings
+from pagefleet_runtime.auth import ApiKeys
+from pagefleet_runtime.engine_client import EngineClient
+from pagefleet_runtime.errors import ModelRefused, Refusal, RequestRefused
+from pagefleet_runtime.metrics import RequestFigures
+from pagefleet_runtime.protocol import EngineInfo
+from pagefleet_runtime.server.treatment import UnknownNames
+from pagefleet_runtime.text.chat_prompt import ChatPrompt
+from pagefleet_runtime.text.tokenizer import Tokenizer, load_tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+def served_name(model: ModelSettings) -> str:
+    """Return the name that clients send as `model`."""
+    return model.served_name or model.uri.rstrip("/").rpartition("/")[2] or model.uri
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """The loaded model as the API sees it: its figures, its tokenizer, its chat template."""
+
+    info: EngineInfo
+    tokenizer: Tokenizer
+    chat_prompt: ChatPrompt
+
+    @property
+    def fingerprint(self) -> str:
+        """OpenAI's system_fingerprint: the same as long as equal seeds can be expected to give equal answers."""
+        told = f"{self.info.model_directory} {self.info.dtype} {self.info.kv_dtype} {self.info.block_size}"
+        return f"fp_{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+
+
+def _load_text(info: EngineInfo) -> ModelText:
+    tokenizer = load_tokenizer(info.model_directory)
+    return ModelText(info, tokenizer, ChatPrompt(tokenizer))
+
+
+class TextSource:
+    """Loads the text side of the model once, as soon as the engine has said where it is."""
+
+    def __init__(self, client: EngineClient) -> None:
+        self._client = client
+        self._lock = asyncio.Lock()
+        self._text: ModelText | None = None
+
+    async def get(self) -> ModelText:
+        """Return the model's text. Raises RequestRefused (503) while there is none, or no requests are taken."""
+        self._client.check_accepts()
+        if self._text is None:
+            async with self._lock:
+                self._text = self._text or await self._load()
+        return self._text
+
+    async def prepare(self) -> None:
+        """Wait for the engine, then load, so that the first request doesn't have to wait for it."""
+        await self._client.loaded()
+        if self._client.state == "ready":
+            await self.get()
+
+    async def _load(self) -> ModelText:
+        info = self._client.info
+        if info is None:
+            raise RequestRefused(Refusal(503, "model_loading", "the model is still loading", retry_after_seconds=5))
+        try:
+            return await asyncio.to_thread(_load_text, info)
+        except ModelRefused as error:
+            logger.error("the tokenizer of %s can't be used: %s", info.model_directory, error)
+            message = "this model's tokenizer can't be used; the server's log has the cause"
+            raise RequestRefused(Refusal(503, "tokenizer_refused", message)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and since when."""
+
+    tenant: str
+    request_id: str
+    arrival_seconds: float  # time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Handed to every endpoint."""
+
+    client: EngineClient
+    figures: RequestFigures
+    keys: ApiKeys
+    text: TextSource
+    served_name: str
+    patience_seconds: float
+    unknown: UnknownNames = field(default_factory=UnknownNames)
+    started_at: int = field(default_factory=lambda: int(time.time()))
+
+    def caller(self, request: Request) -> Caller:
+        """Return who sent the request. Raises RequestRefused (401) where it carries no valid key and must."""
+        tenant = self.keys.tenant_of(request.headers.get("authorization"))
+        if tenant is None:
+            message = "the API key is missing or unknown; send it as Authorization: Bearer KEY"
+            raise RequestRefused(Refusal(401, "invalid_api_key", message))
+        return Caller(tenant, request.state.request_id, time.monotonic())
+
+    def check_model(self, name: str) -> None:
+        """Raise RequestRefused (404) for a model that isn't served here."""
+        if name != self.served_name:
+            message = f"the model '{name[:200]}' isn't served here; served: '{self.served_name}'"
+            raise RequestRefused(Refusal(404, "model_not_found", message, "model"))
+
+
+def make_service(client: EngineClient, config: EngineConfig, figures: RequestFigures, keys: ApiKeys) -> Service:
+    # Until then whatever can be refused has been: what takes longer is prefill.
+    patience = config.scheduling.queue_timeout_seconds + config.serving.grammar_timeout_seconds + 5
+    return Service(client, figures, keys, TextSource(client), served_name(config.model), float(patience))
+
+
+def new_id(prefix: str) -> str:
+    """Return an id of ours. The client's x-request-id isn't used for it: clients may send the same one twice."""
+    return f"{prefix}{uuid.uuid4().hex}"
+
+
+def json_schema_body(schema: Mapping[str, object]) -> dict[str, object]:
+    """Return what /openapi.json says of a body that the endpoint parses itself."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": dict(schema)}}}}
