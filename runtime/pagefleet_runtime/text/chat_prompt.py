@@ -95,8 +95,9 @@ class ChatPrompt:
 
 def _rendered(template: str, templates: ChatTemplates, **variables: Any) -> str:
     chat = variables.pop("messages")
-    texts, _ = render_jinja_template([chat], chat_template=template, **templates.special_tokens | variables)
-    return str(texts[0])
+    # Its annotation says str; it returns the texts of the chats, and where the assistants' parts stand in them.
+    result: Any = render_jinja_template([chat], chat_template=template, **{**templates.special_tokens, **variables})
+    return str(result[0][0])
 
 
 def _check_syntax(templates: ChatTemplates) -> None:

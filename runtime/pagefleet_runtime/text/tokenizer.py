@@ -9,8 +9,9 @@ from typing import Any
 
 import tokenizers
 
-from pagefleet_runtime.errors import ModelRefused, invalid
+from pagefleet_runtime.errors import invalid
 from pagefleet_runtime.text.control import ControlTexts
+from pagefleet_runtime.text.pretrained import load_pretrained
 from pagefleet_runtime.text.spelling import Spelling, spelling_of
 
 
@@ -116,7 +117,7 @@ class Tokenizer:
 def load_tokenizer(model_directory: Path | str) -> Tokenizer:
     """Load from the directory's files alone. Raises ModelRefused where they hold no tokenizer that we can decode."""
     directory = Path(model_directory)
-    pretrained = _pretrained(directory)
+    pretrained = load_pretrained(directory)
     definition: dict[str, Any] = json.loads(pretrained.backend_tokenizer.to_str())
     definition |= {"padding": None, "truncation": None}
     added = [AddedToken(one["id"], one["content"], one["special"]) for one in definition["added_tokens"]]
@@ -131,25 +132,6 @@ def load_tokenizer(model_directory: Path | str) -> Tokenizer:
         _eos_token_ids(directory, pretrained),
         templates,
     )
-
-
-def _pretrained(directory: Path) -> Any:
-    from transformers import AutoTokenizer  # imports torch: only who loads a model pays for it
-
-    if not directory.is_dir():
-        raise ModelRefused(f"{directory} is no directory; a tokenizer is loaded from a model's directory")
-    try:
-        pretrained = AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the libraries raise a dozen kinds, down to plain Exception, for files that are wrong
-        raise ModelRefused(
-            f"{directory} has no tokenizer that can be loaded without running the model's own code: {error}"
-        ) from error
-    if not pretrained.is_fast:
-        raise ModelRefused(
-            f"{directory} has a tokenizer of type {type(pretrained).__name__}, which has no tokenizer.json; "
-            "convert it with transformers' save_pretrained"
-        )
-    return pretrained
 
 
 def _chat_templates(pretrained: Any) -> ChatTemplates | None:
