@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from openai._models import BaseModel
 from openai._utils import PropertyInfo
-from openai.types import Completion, CompletionChoice
+from openai.types import Completion, CompletionChoice, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 from openai.types.responses import Response, ResponseStreamEvent
@@ -117,9 +117,15 @@ def _check_model(value: Any, schema: type[BaseModel], where: str) -> None:
     _require(set(value) <= known, where, sorted(set(value) - known), "no such keys")
 
 
+def check_stream_completion(chunk: Any) -> None:
+    """Check a chunk of /v1/completions: a completion whose choices may lack a finish reason until their end."""
+    ended = [choice | {"finish_reason": choice["finish_reason"] or "stop"} for choice in chunk["choices"]]
+    check(chunk | {"choices": ended}, Completion)
+
+
 CHAT: Any = ChatCompletion
 CHAT_CHUNK: Any = ChatCompletionChunk
 COMPLETION: Any = Completion
+MODEL_OBJECT: Any = Model
 RESPONSE: Any = Response
 RESPONSE_EVENT: Any = ResponseStreamEvent
-__all__ = ["CHAT", "CHAT_CHUNK", "COMPLETION", "RESPONSE", "RESPONSE_EVENT", "SchemaFault", "check"]
