@@ -1,0 +1,162 @@
+"""The equality gate: a model is served only where its paged path is proven equal to its own eager attention.
+
+Structure: a small random model of the same class, in float32, in a mixed and chunked batch. Weights: the real model's
+own logits before and after its attention was replaced.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from pagefleet_runtime.errors import ModelRefused
+from pagefleet_runtime.model_executor.kv_cache import KVCache
+from pagefleet_runtime.model_executor.packing import pack
+from pagefleet_runtime.model_executor.paged_model import PagedModel
+from pagefleet_runtime.models.attention import ATTENTION_NAME, register_attention
+from pagefleet_runtime.models.layer_shapes import observe_layers
+from pagefleet_runtime.models.shrink import small_config
+from pagefleet_runtime.plan import Row
+from pagefleet_runtime.request import SequenceKey
+
+# In units of the eager logits' standard deviation.
+STRUCTURE_TOLERANCE = 1e-4
+
+# (sequence, first position, tokens) of each step: prefill beside prefill, decode beside prefill, decodes only.
+_SCHEDULE = (
+    ((0, 0, 10), (1, 0, 13)),
+    ((0, 10, 1), (1, 13, 1), (2, 0, 5)),
+    ((1, 14, 1), (0, 11, 9), (2, 5, 1)),
+    ((0, 20, 1), (1, 15, 1), (2, 6, 1)),
+)
+_LENGTHS = (21, 16, 7)
+_BLOCK_SIZE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far the real model's paged logits may be from its eager ones: the largest and the mean Kullback-Leibler
+    divergence over positions, in nats, and the least share of equal greedy choices."""
+
+    largest_divergence: float
+    mean_divergence: float
+    agreement: float
+
+
+# Half precision rounds on both paths: eager against itself in float32 is already that far off, so the bounds there
+# only catch what no rounding explains. The structure part is the sharp one.
+FLOAT32_BOUNDS = Bounds(1e-4, 1e-5, 0.99)
+HALF_BOUNDS = Bounds(0.25, 0.02, 0.9)
+
+
+def prove_structure(config: Any, attention_name: str = ATTENTION_NAME) -> None:
+    """Raise ModelRefused where a small model of this configuration's kind isn't equal under paged attention."""
+    register_attention()
+    generator = torch.Generator().manual_seed(0)
+    try:
+        model = AutoModelForCausalLM.from_config(
+            small_config(config), attn_implementation="eager", dtype=torch.float32, trust_remote_code=False
+        ).eval()
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        raise ModelRefused(f"no small model of type {config.model_type!r} can be built to prove it: {error}") from error
+    _randomise(model, generator)
+    vocab_size = model.config.vocab_size
+    sequences = [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in _LENGTHS]
+    eager = [eager_logits(model, ids) for ids in sequences]
+    paged = _paged_logits(model, sequences, attention_name)
+    difference = max(float((a - b).abs().max() / a.std()) for a, b in zip(eager, paged, strict=True))
+    if not difference <= STRUCTURE_TOLERANCE:
+        raise ModelRefused(
+            f"the equality gate refused model type {config.model_type!r}: paged attention differs from the model's own "
+            f"by {difference:.2g} standard deviations of its logits, {STRUCTURE_TOLERANCE} is allowed; its attention "
+            "has something that paged attention doesn't know"
+        )
+
+
+def prove_weights(eager: Sequence[torch.Tensor], paged: Sequence[torch.Tensor], bounds: Bounds) -> str:
+    """Return the measured figures in words. Raises ModelRefused where they are out of bounds."""
+    reference = torch.log_softmax(torch.cat(list(eager)).double(), dim=-1)
+    ours = torch.log_softmax(torch.cat(list(paged)).double(), dim=-1)
+    divergence = (reference.exp() * (reference - ours)).nan_to_num(nan=float("inf")).sum(dim=-1)
+    largest, mean = float(divergence.max()), float(divergence.mean())
+    agreement = float((reference.argmax(dim=-1) == ours.argmax(dim=-1)).double().mean())
+    figures = f"divergence {mean:.2g} on average, {largest:.2g} at most; {agreement:.1%} of greedy choices equal"
+    within = largest <= bounds.largest_divergence and mean <= bounds.mean_divergence and agreement >= bounds.agreement
+    if not within:
+        raise ModelRefused(
+            f"the equality gate refused the weights: {figures}; allowed are {bounds.mean_divergence} on average, "
+            f"{bounds.largest_divergence} at most, and at least {bounds.agreement:.0%}"
+        )
+    return figures
+
+
+def eager_logits(model: Any, token_ids: Sequence[int]) -> torch.Tensor:
+    """Return the logits [T, V] of one sequence by the model's own attention."""
+    with torch.inference_mode():
+        logits: torch.Tensor = model(input_ids=torch.tensor([list(token_ids)]), use_cache=False).logits[0]
+    return logits
+
+
+def run_paged(
+    model: PagedModel,
+    cache: KVCache,
+    sequences: Sequence[Sequence[int]],
+    schedule: Sequence[Sequence[tuple[int, int, int]]],
+) -> list[torch.Tensor]:
+    """Return the logits [T, V] of each sequence, computed on pages in the schedule's steps.
+
+    Raises ModelRefused where a layer's attention isn't called exactly once in a step.
+    """
+    tables = _shuffled_tables(cache, sequences)
+    collected: list[list[torch.Tensor]] = [[] for _ in sequences]
+    for step in schedule:
+        rows = [
+            Row(SequenceKey(str(index), 0), tuple(sequences[index][start : start + count]), start, tables[index])
+            for index, start, count in step
+        ]
+        packed = pack(rows, cache.block_size)
+        result = model.forward(packed, cache, torch.arange(packed.batch.num_tokens))
+        _check_calls(result.calls, cache.num_layers)
+        for row, first in zip(packed.rows, packed.first_tokens, strict=True):
+            collected[int(row.key.request_id)].append(result.logits[first : first + len(row.token_ids)])
+    return [torch.cat(parts) for parts in collected]
+
+
+def _check_calls(calls: dict[int, int], num_layers: int) -> None:
+    if calls != dict.fromkeys(range(num_layers), 1):
+        raise ModelRefused(
+            f"each of {num_layers} layers must call paged attention once in a step, but the calls by layer were "
+            f"{dict(sorted(calls.items()))}"
+        )
+
+
+def _shuffled_tables(cache: KVCache, sequences: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    blocks = list(range(cache.num_blocks))
+    random.Random(0).shuffle(blocks)
+    counts = [-(-len(ids) // cache.block_size) for ids in sequences]
+    return [tuple(blocks.pop() for _ in range(count)) for count in counts]
+
+
+def _paged_logits(model: Any, sequences: Sequence[Sequence[int]], attention_name: str) -> list[torch.Tensor]:
+    layers = observe_layers(model)
+    model.set_attn_implementation(attention_name)
+    cache = KVCache(layers, 2 * sum(_LENGTHS) // _BLOCK_SIZE, _BLOCK_SIZE, torch.float32)
+    cache.fill(float("nan"))
+    return run_paged(PagedModel(model), cache, sequences, _SCHEDULE)
+
+
+def _randomise(model: torch.nn.Module, generator: torch.Generator) -> None:
+    """Give the model weights at which a mistake shows: usual first weights make attention nearly uniform."""
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if id(parameter) in embeddings:
+                parameter.copy_(noise)
+            elif parameter.dim() >= 2:
+                parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)
+            else:
+                parameter.add_(noise * 0.2)

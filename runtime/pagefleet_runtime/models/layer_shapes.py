@@ -1,0 +1,47 @@
+"""What each layer of a model stores, found by watching one forward pass: configurations say it in too many ways."""
+
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from pagefleet_contract.capacity import LayerShape
+from pagefleet_runtime.errors import ModelRefused
+
+_PROBE_NAME = "pagefleet_probe"
+
+_SEEN: ContextVar[dict[int, LayerShape]] = ContextVar("pagefleet_seen_layers")
+
+
+def observe_layers(model: Any) -> tuple[LayerShape, ...]:
+    """Return the layers' shapes, in order. The model is left with the probe as its attention: set another after it.
+
+    Raises ModelRefused where not every layer calls attention.
+    """
+    AttentionInterface.register(_PROBE_NAME, _probe)
+    model.set_attn_implementation(_PROBE_NAME)
+    seen: dict[int, LayerShape] = {}
+    token = _SEEN.set(seen)
+    try:
+        with torch.inference_mode():
+            model(input_ids=torch.tensor([[0]]), position_ids=torch.tensor([[0]]), use_cache=False)
+    finally:
+        _SEEN.reset(token)
+    expected = set(range(model.config.num_hidden_layers))
+    if set(seen) != expected:
+        raise ModelRefused(
+            f"{type(model).__name__} has {len(expected)} layers but layers {sorted(seen)} call attention; every layer "
+            "must be full or sliding-window attention through transformers' attention interface"
+        )
+    return tuple(seen[index] for index in sorted(seen))
+
+
+def _probe(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+) -> tuple[torch.Tensor, None]:
+    index = getattr(module, "layer_idx", None)
+    if index is None:
+        raise ModelRefused(f"{type(module).__name__} doesn't say which layer it is (layer_idx)")
+    _SEEN.get()[index] = LayerShape(key.shape[1], key.shape[3], value.shape[3])
+    return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
