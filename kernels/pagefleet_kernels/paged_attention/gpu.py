@@ -8,24 +8,17 @@ from dataclasses import dataclass
 import torch
 import triton
 
+from pagefleet_kernels.launch import Launch
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
 from pagefleet_kernels.paged_attention.configs import CacheKind, Chip, TileConfig, choose_config
 from pagefleet_kernels.paged_attention.tiles import Splits, StepTables, choose_splits, cut_tiles, sizes_of
 from pagefleet_kernels.paged_attention.triton import attention_kernel, merge_kernel
+from pagefleet_kernels.quantised_kv.scales import CacheScales, Fp8Scales, Int8Scales
 
 _LOG2_E = 1.4426950408889634
 # An e4m3 number whose exponent and mantissa are moved to float16's places is 256 times too small.
 _FP8_FACTOR = 256.0
 _MERGED_AT_ONCE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class QuantisedCache:
-    """What the pages of a quantised cache mean. int8: float32 scales [N, H, block_size] beside the pages; fp8 (e4m3 as
-    uint8): one scale for all keys and one for all values."""
-
-    key_scales: torch.Tensor | float
-    value_scales: torch.Tensor | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,7 @@ def paged_attention_triton(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
-    quantised: QuantisedCache | None = None,
+    scales: CacheScales | None = None,
 ) -> torch.Tensor:
     """The GPU's paged_attention: arguments as checked there. The plan is made at a step's first layer and kept in
     `batch.plans`."""
@@ -75,7 +68,7 @@ def paged_attention_triton(
     output = query.new_empty(query.shape[0], query.shape[1], value_pages.shape[3])
     launch_attention(
         output, query, key_pages, value_pages, plan, chip,
-        scale=scale, window=window, softcap=softcap, sinks=sinks, quantised=quantised,
+        scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
     )  # fmt: skip
     return output
 
@@ -105,38 +98,105 @@ def launch_attention(
     window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
-    quantised: QuantisedCache | None,
+    scales: CacheScales | None,
 ) -> None:
     """Run the kernel over a plan's tables. It reads nothing back from the device, and its grid depends on the plan's
     sizes alone, so it can be captured in a graph and replayed after `plan.tables.load`."""
-    num_tokens, num_heads, head = query.shape
-    _, block_size, num_kv_heads, value_size = value_pages.shape
-    kind = cache_kind(key_pages.dtype)
+    num_heads, num_kv_heads = query.shape[1], key_pages.shape[2]
     splits = _splits(plan, num_kv_heads, num_heads // num_kv_heads, window, chip)
     partial, log_sums = output, None
     if splits.count > 1:
         partial = query.new_empty(splits.count, *output.shape, dtype=torch.float32)
-        log_sums = query.new_empty(splits.count, num_tokens, num_heads, dtype=torch.float32)
-    tables, config = plan.tables, plan.config
-    key_factor, value_factor, key_scales, value_scales = _factors(kind, quantised)
-    score = scale * key_factor
-    attention_kernel[(tables.sizes.num_tiles, num_kv_heads, splits.count)](
-        partial, log_sums, query, key_pages, value_pages, key_scales, value_scales, sinks,
-        tables.block_tables, tables.context_lengths, tables.query_starts, tables.tile_rows, tables.tile_tokens,
-        tables.sizes.pages_per_row, num_tokens, query.stride(0), query.stride(1), key_pages.stride(0),
-        value_pages.stride(0), 0 if key_scales is None else key_scales.stride(0),
-        0 if value_scales is None else value_scales.stride(0), splits.keys,
-        0.0 if softcap is None else 2 * score / softcap * _LOG2_E, (score if softcap is None else softcap) * _LOG2_E,
-        value_factor, GROUP=num_heads // num_kv_heads, BLOCK_SIZE=block_size, HEAD=head, HEAD_PADDED=_padded(head),
-        VALUE=value_size, VALUE_PADDED=_padded(value_size), ROWS=config.rows, KEYS=config.keys, WINDOW=window or 0,
-        SOFTCAP=softcap is not None, KIND=kind, UPCAST=_interpreted(query), num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )  # fmt: skip
+        log_sums = query.new_empty(splits.count, *output.shape[:2], dtype=torch.float32)
+    attention_launch(
+        partial, log_sums, query, key_pages, value_pages, plan, splits,
+        scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
+    ).run()  # fmt: skip
     if log_sums is not None:
-        merge_kernel[(num_tokens, num_heads)](
-            output, partial, log_sums, tables.query_starts, tables.sizes.num_rows, num_tokens, splits.count,
-            VALUE=value_size, VALUE_PADDED=_padded(value_size), SPLITS=_MERGED_AT_ONCE, num_warps=4,
-        )  # fmt: skip
+        merge_launch(output, partial, log_sums, plan).run()
+
+
+def attention_launch(
+    output: torch.Tensor,
+    log_sums: torch.Tensor | None,
+    query: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    plan: AttentionPlan,
+    splits: Splits,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+    scales: CacheScales | None,
+) -> Launch:
+    """Return the launch that attends: into `output`, or with `log_sums` into each split's part of it."""
+    num_heads, head = query.shape[1:]
+    _, block_size, num_kv_heads, value_size = value_pages.shape
+    key_factor, value_factor, key_scales, value_scales = _factors(key_pages, scales)
+    score_scale = scale * key_factor
+    tables, config = plan.tables, plan.config
+    arguments = {
+        "output": output,
+        "log_sums": log_sums,
+        "query": query,
+        "keys": key_pages,
+        "values": value_pages,
+        "key_scales": key_scales,
+        "value_scales": value_scales,
+        "sinks": sinks,
+        "block_tables": tables.block_tables,
+        "context_lengths": tables.context_lengths,
+        "query_starts": tables.query_starts,
+        "tile_rows": tables.tile_rows,
+        "tile_tokens": tables.tile_tokens,
+        "pages_per_row": tables.sizes.pages_per_row,
+        "num_tokens": query.shape[0],
+        "query_token_stride": query.stride(0),
+        "query_head_stride": query.stride(1),
+        "key_page_stride": key_pages.stride(0),
+        "value_page_stride": value_pages.stride(0),
+        "key_scale_page_stride": 0 if key_scales is None else key_scales.stride(0),
+        "value_scale_page_stride": 0 if value_scales is None else value_scales.stride(0),
+        "split_keys": splits.keys,
+        # tanh(s / c) = 1 - 2 / (exp2(2 s / c · log2 e) + 1)
+        "tanh_factor": 0.0 if softcap is None else 2 * score_scale / softcap * _LOG2_E,
+        "score_factor": (score_scale if softcap is None else softcap) * _LOG2_E,
+        "output_factor": value_factor,
+        "GROUP": num_heads // num_kv_heads,
+        "BLOCK_SIZE": block_size,
+        "HEAD": head,
+        "HEAD_PADDED": _padded(head),
+        "VALUE": value_size,
+        "VALUE_PADDED": _padded(value_size),
+        "ROWS": config.rows,
+        "KEYS": config.keys,
+        "WINDOW": window or 0,
+        "SOFTCAP": softcap is not None,
+        "KIND": cache_kind(key_pages.dtype),
+        "UPCAST": _upcast(query),
+    }
+    grid = (tables.sizes.num_tiles, num_kv_heads, splits.count)
+    return Launch(attention_kernel, grid, arguments, {"num_warps": config.num_warps, "num_stages": config.num_stages})
+
+
+def merge_launch(output: torch.Tensor, partial: torch.Tensor, log_sums: torch.Tensor, plan: AttentionPlan) -> Launch:
+    """Return the launch that adds up the splits' parts."""
+    num_tokens, num_heads, value_size = output.shape
+    arguments = {
+        "output": output,
+        "partial": partial,
+        "log_sums": log_sums,
+        "query_starts": plan.tables.query_starts,
+        "num_rows": plan.tables.sizes.num_rows,
+        "num_tokens": num_tokens,
+        "num_splits": partial.shape[0],
+        "VALUE": value_size,
+        "VALUE_PADDED": _padded(value_size),
+        "SPLITS": _MERGED_AT_ONCE,
+    }
+    return Launch(merge_kernel, (num_tokens, num_heads), arguments, {"num_warps": 4})
 
 
 def _splits(plan: AttentionPlan, num_kv_heads: int, group: int, window: int | None, chip: Chip) -> Splits:
@@ -147,26 +207,25 @@ def _splits(plan: AttentionPlan, num_kv_heads: int, group: int, window: int | No
 
 
 def _factors(
-    kind: CacheKind, quantised: QuantisedCache | None
+    pages: torch.Tensor, scales: CacheScales | None
 ) -> tuple[float, float, torch.Tensor | None, torch.Tensor | None]:
     """Return what the scores and the output are multiplied by, and the scales of single keys and values."""
-    if kind not in ("int8", "fp8"):
-        return 1.0, 1.0, None, None
-    if quantised is None:
-        raise ValueError(f"pages of kind {kind} can't be read without their scales")
-    keys, values = quantised.key_scales, quantised.value_scales
-    if kind == "int8" and isinstance(keys, torch.Tensor) and isinstance(values, torch.Tensor):
-        return 1.0, 1.0, keys, values
-    if kind == "fp8" and isinstance(keys, float) and isinstance(values, float):
-        return keys * _FP8_FACTOR, values * _FP8_FACTOR, None, None
-    raise ValueError(f"pages of kind {kind} have scales of types {type(keys).__name__} and {type(values).__name__}")
+    if scales is not None:
+        scales.check(pages)
+    if isinstance(scales, Int8Scales):
+        return 1.0, 1.0, scales.keys, scales.values
+    if isinstance(scales, Fp8Scales):
+        return scales.keys * _FP8_FACTOR, scales.values * _FP8_FACTOR, None, None
+    if cache_kind(pages.dtype) in ("int8", "fp8"):
+        raise ValueError(f"pages of {pages.dtype} can't be read without their scales")
+    return 1.0, 1.0, None, None
 
 
 def _padded(size: int) -> int:
     """Matrix units take powers of two from 16 on."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, int(triton.next_power_of_2(size)))
 
 
-def _interpreted(tensor: torch.Tensor) -> bool:
+def _upcast(query: torch.Tensor) -> bool:
     """The interpreter keeps bfloat16 as bits and calculates with those, so the kernel converts first."""
-    return tensor.device.type == "cpu"
+    return query.device.type == "cpu" and query.dtype == torch.bfloat16

@@ -83,7 +83,7 @@ class StepTables:
         padded = [-(-length // _ALIGNMENT) * _ALIGNMENT for length in lengths]
         self.sizes = sizes
         self._buffer = torch.full((sum(padded),), -1, dtype=torch.int32, device=device)
-        views = [part[:length] for part, length in zip(self._buffer.split(padded), lengths, strict=True)]
+        views = [part[:length] for part, length in zip(torch.split(self._buffer, padded), lengths, strict=True)]
         self._padded = padded
         self.block_tables = views[0].view(sizes.num_rows, sizes.pages_per_row)
         self.context_lengths, self.query_starts, self.tile_rows, self.tile_tokens = views[1:]

@@ -1,0 +1,11 @@
+"""The largest difference that a kernel may have from its reference, for inputs from a unit normal distribution.
+
+One table for all kernels that compute; loosening an entry is a decision with a reason. Copies are exact.
+"""
+
+import torch
+
+# By the queries' dtype: rounding of inputs, of weights and of the output (the interpreter truncates to bfloat16).
+ATTENTION = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+# A code may differ by one where a number lies between two: the kernel multiplies by the inverse of a scale.
+CODES = {torch.int8: 1, torch.uint8: 1}
