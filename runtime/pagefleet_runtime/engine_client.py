@@ -62,7 +62,7 @@ class EngineClient:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.info: EngineInfo | None = None
-        self.snapshot = EngineSnapshot(step_finished_seconds=clock())
+        self.snapshot = EngineSnapshot()
         self.state: EngineState = "loading"
         self.load: LoadProgress | None = None
         self.failure: str | None = None  # why state is failed, in one line
@@ -73,6 +73,7 @@ class EngineClient:
         self._settings = settings
         self._figures = figures
         self._clock = clock
+        self._started_seconds = clock()
         self._streams: dict[str, RequestStream] = {}
         self._policy_changes: dict[int, asyncio.Future[PolicyChange]] = {}
         self._next_change_id = 0
@@ -138,7 +139,8 @@ class EngineClient:
 
     @property
     def last_step_age_seconds(self) -> float:
-        return max(0.0, self._clock() - self.snapshot.step_finished_seconds)
+        """Time since the last step finished, or since the start where there was none."""
+        return max(0.0, self._clock() - max(self._started_seconds, self.snapshot.step_finished_seconds))
 
     def begin_drain(self) -> None:
         """Take no new requests. Those in flight go on; after drain_timeout_seconds they end with an error."""
