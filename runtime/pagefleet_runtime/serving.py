@@ -43,6 +43,7 @@ async def serve_with(link: EngineLink, config: EngineConfig, keys: AccessKeys, l
     try:
         http = _HTTPServer(_make_app(client, config, figures, keys))
         serving = asyncio.create_task(http.serve(sockets=[listener]))
+        logger.info("listening on %s while the model loads", base_url(listener))
         code = await _live(client, stop_signals, lambda: _announce(client, config, keys, listener))
         http.should_exit = True
         await serving
