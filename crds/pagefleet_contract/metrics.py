@@ -191,7 +191,8 @@ RECOMPUTED_TOKENS = Metric(
 REQUESTS = Metric(
     "pagefleet_requests_total",
     "counter",
-    "Requests that ended, by reason: stop, length, cancelled, error, timeout (in the queue) and refused.",
+    "Requests that ended, by reason: stop, length, cancelled, error, timeout (in the queue) and refused. "
+    "The server's own warm-up request is one of them.",
     "requests",
     ("reason",),
     vllm=(

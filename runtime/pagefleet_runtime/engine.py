@@ -215,7 +215,10 @@ class Engine:
             return PolicyChanged(message.change_id, None, refused.refusal)
         self._times = self._times.changed(message.change)
         in_force = replace(
-            policy, step_milliseconds=self._times.step_milliseconds, max_batch_tokens=self._times.max_batch_tokens
+            policy,
+            step_milliseconds=self._times.step_milliseconds,
+            max_batch_tokens=self._times.max_batch_tokens,
+            reset_prefix_cache=False,  # done, not in force
         )
         return PolicyChanged(message.change_id, in_force)
 

@@ -216,7 +216,9 @@ class EngineClient:
             errors = [str(refused)]
         if errors:
             self._fail(f"the warm-up request failed: {errors[0]}")
-        elif self.state == "loading":
+            return
+        self._ask_policy(PolicyChange(reset_prefix_cache=True))  # nobody else begins like the warm-up
+        if self.state == "loading":
             self.state = "ready"
             self._changed.set()
 
