@@ -42,6 +42,7 @@ class StepPlanner:
         self._seconds_left = limit.seconds - limit.cost.seconds(StepLoad())
         self._tokens_left = _NO_TOKEN_LIMIT if limit.max_tokens is None else limit.max_tokens
         self._prefilled = False
+        self._preempted = False
         # Sources of this plan's copies. They are copied before anything is written, so their last owner may write.
         self._sources: dict[int, int] = {}
 
@@ -50,7 +51,9 @@ class StepPlanner:
         self._plan_decodes(has_prefill=bool(prefills))
         for sequence in prefills:
             self._plan_chunk(sequence)
-        self._admit()
+        # A step that had to preempt has no room for anybody new, least of all for its own victims.
+        if not self._preempted or not self.drafts:
+            self._admit()
 
     @property
     def token_budget(self) -> int:
@@ -210,6 +213,7 @@ class StepPlanner:
             if victim.epoch is None:
                 self._withdraw(victim)
                 lifecycle.preempt(victim, "blocks")
+                self._preempted = True
                 return True
         return False
 
