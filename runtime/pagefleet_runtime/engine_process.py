@@ -16,7 +16,7 @@ from typing import NoReturn
 from pagefleet_contract.engine import EngineConfig
 from pagefleet_runtime.engine import Engine, EngineBroken, Inbox, Post
 from pagefleet_runtime.errors import ModelRefused
-from pagefleet_runtime.protocol import FromEngine, Loaded, LoadFailed, LoadProgress, Shutdown
+from pagefleet_runtime.protocol import FromEngine, Loaded, LoadFailed, Shutdown
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s engine %(name)s: %(message)s"
 
@@ -53,10 +53,7 @@ def load_engine(config: EngineConfig, inbox: Inbox, post: Post) -> Engine:
     """Load the model and return the engine that runs it. Raises ModelRefused."""
     from pagefleet_runtime.models.loading import load_model
 
-    def progress(stage: str, fraction: float, detail: str = "") -> None:
-        post(LoadProgress(stage, fraction, detail))
-
-    loaded = load_model(config, progress)
+    loaded = load_model(config, post)
     engine = Engine(config, loaded, inbox, post)
     post(Loaded(loaded.info))
     return engine
