@@ -1,7 +1,5 @@
 """Grammars as masks over the vocabulary, with llguidance. Runs in the engine process; knows no tensors."""
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +8,13 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from pagefleet_runtime.errors import RuntimeFault, invalid
+from pagefleet_runtime.grammar_cache import GrammarCache
 from pagefleet_runtime.request import Grammar
 from pagefleet_runtime.text.pretrained import load_pretrained
 
 MAX_GRAMMAR_BYTES = 256 * 1024
 CACHED_GRAMMARS = 64
-CACHED_BYTES = 1024 * 1024
+CACHED_CHARACTERS = 1024 * 1024
 
 # Between JSON's parts; a bound, since a small model may otherwise write white space until its tokens end.
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,32}"
@@ -75,7 +74,7 @@ class GrammarCompiler:
         self._num_words = -(-max(vocab_size, known) // 32)
         self._executor = LLExecutor()
         self._limits = LLParserLimits(verbose_errors=False)
-        self._cache = _Cache()
+        self._cache: GrammarCache[Matcher] = GrammarCache(CACHED_GRAMMARS, CACHED_CHARACTERS)
 
     def compile(self, grammar: Grammar) -> Matcher:
         """Return a matcher at the grammar's beginning. Raises RequestRefused (400, code invalid_json_schema or
@@ -93,12 +92,9 @@ class GrammarCompiler:
         The matchers must be different ones. It runs in threads without the GIL, and fails for no matcher: see `error`.
         """
         words = np.zeros((len(matchers), self._num_words), dtype=np.uint32)
-        self._executor.unsafe_compute_mask_ptr(
-            [(matcher.inner, row) for row, matcher in enumerate(matchers)],
-            words.ctypes.data,
-            self._num_words * 4,
-            len(matchers),
-        )
+        if matchers:  # llguidance refuses to fill none
+            rows = [(matcher.inner, row) for row, matcher in enumerate(matchers)]
+            self._executor.unsafe_compute_mask_ptr(rows, words.ctypes.data, self._num_words * 4, len(matchers))
         return words.view(np.uint8)[:, : -(-self._vocab_size // 8)]
 
     def _compiled(self, grammar: Grammar) -> Matcher:
@@ -135,29 +131,3 @@ def _definition(grammar: Grammar) -> str:
 def _first_line(message: str) -> str:
     """Return what a client should see of llguidance's message, which goes on with the parser's inner state."""
     return (message.partition("<state>")[0].strip().splitlines() or ["no reason given"])[0][:300]
-
-
-class _Cache:
-    """The compiled grammars used last, bounded in number and in bytes of their texts."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._matchers: OrderedDict[Grammar, Matcher] = OrderedDict()
-        self._num_characters = 0
-
-    def find(self, grammar: Grammar) -> Matcher | None:
-        with self._lock:
-            matcher = self._matchers.get(grammar)
-            if matcher is not None:
-                self._matchers.move_to_end(grammar)
-            return matcher
-
-    def keep(self, grammar: Grammar, matcher: Matcher) -> None:
-        with self._lock:
-            if grammar in self._matchers:
-                return
-            self._matchers[grammar] = matcher
-            self._num_characters += len(grammar.text)
-            while len(self._matchers) > CACHED_GRAMMARS or self._num_characters > CACHED_BYTES:
-                oldest, _ = self._matchers.popitem(last=False)
-                self._num_characters -= len(oldest.text)

@@ -77,3 +77,42 @@ def write_tiny_tokenizer(
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     (directory / "tokenizer_config.json").write_text(json.dumps(configuration), encoding="utf-8")
     return 256 + len(control) + len(halves)
+
+
+def write_tiny_sentencepiece(directory: Path, strips_first_space: bool) -> int:
+    """Write a sentencepiece-like tokenizer, as Llama's (whose first space isn't shown) or Gemma's, and return the size
+    of its vocabulary: 4 control tokens, 256 byte tokens, then ASCII letters with a space before them or not."""
+    directory.mkdir(parents=True, exist_ok=True)
+    control = ("<unk>", "<s>", "</s>", "<pad>")
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    tokens = [*control, *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", *letters]
+    merges = [["\u2581", letter] for letter in letters]
+    vocabulary = {token: place for place, token in enumerate([*tokens, *("".join(pair) for pair in merges)])}
+    strip: list[dict[str, object]] = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+    replace: list[dict[str, object]] = [{"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": place, "content": text, "single_word": False, "lstrip": False, "rstrip": False}
+            | {"normalized": False, "special": True}
+            for place, text in enumerate(control)
+        ],
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": ([{"type": "Prepend", "prepend": "\u2581"}] if strips_first_space else []) + replace,
+        },
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                *(strip if strips_first_space else []),
+            ],
+        },
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": merges, "unk_token": "<unk>", "byte_fallback": True},
+    }
+    configuration = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (directory / "tokenizer_config.json").write_text(json.dumps(configuration), encoding="utf-8")
+    return len(vocabulary)

@@ -75,12 +75,13 @@ class Tokenizer:
     def encode_marked(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Return the ids of `text`, in which only marks become control tokens."""
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            text.encode()
         except UnicodeEncodeError as error:
             raise invalid(
                 f"the text has half of a surrogate pair ({text[error.start]!r}), which is no character; "
                 "send whole characters"
             ) from error
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
