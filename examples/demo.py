@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -118,22 +119,19 @@ async def show_speed(server: DemoServer) -> None:
     title("Throughput: 16 requests of different lengths, against transformers' generate()")
     lengths = [(32 + 23 * index % 160, 8 + 37 * index % 88) for index in range(16)]
     words = server.tokenize(" ".join(f"word {number}" for number in range(400)))
-    requests = [
-        {"prompt_ids": [*words[index : index + prompt]], "num_output_tokens": output}
-        for index, (prompt, output) in enumerate(lengths)
-    ]
-    num_tokens = sum(output for _, output in lengths)
+    requests = [(words[index : index + prompt], output) for index, (prompt, output) in enumerate(lengths)]
+    num_tokens = sum(output for _, output in requests)
     begin = time.perf_counter()
     await asyncio.gather(
         *(
             server.client.completions.create(
                 model=server.model,
-                prompt=request["prompt_ids"],
-                max_tokens=request["num_output_tokens"],
+                prompt=prompt,
+                max_tokens=output,
                 temperature=0,
                 extra_body={"ignore_eos": True},
             )
-            for request in requests
+            for prompt, output in requests
         )
     )
     paged = num_tokens / (time.perf_counter() - begin)
@@ -142,9 +140,9 @@ async def show_speed(server: DemoServer) -> None:
         subprocess.run,
         [
             *(sys.executable, "-m", "tests.bench.static_batches", info["modelDirectory"]),
-            *("--dtype", info["dtype"], "--batch-size", "8"),
+            *("--dtype", info["dtype"], "--batch-size", "8", "--threads", str(os.cpu_count())),
         ],
-        input="\n".join(map(json.dumps, requests)),
+        input="\n".join(json.dumps({"prompt_ids": prompt, "num_output_tokens": output}) for prompt, output in requests),
         capture_output=True,
         text=True,
         check=True,

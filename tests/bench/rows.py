@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from tests.bench.client import Endpoint, run_workload
+from tests.bench.client import run_workload
 from tests.bench.figures import Goal, RunFigures, goal
 from tests.bench.replay import scheduling_seconds
+from tests.bench.server import BenchServer, bench_server
 from tests.bench.workloads import BenchRequest, mixed, one, shared_prefix
-from tests.runtime.live_server import LiveServer, live_server
 
 VOCAB_SIZE = 49_152
 STATIC_BATCH_SIZES = (8, 16, 32)
@@ -28,16 +28,19 @@ class Bench:
     dtype: str
     num_rounds: int
     num_requests: int
+    num_threads: int
     say: Callable[[str], None]
 
-    def server(self, stack: ExitStack, *flags: str) -> LiveServer:
+    def server(self, stack: ExitStack, *flags: str) -> BenchServer:
         """Start a server and warm it with one request."""
-        server = stack.enter_context(live_server(self.model_uri, "--model-dtype", self.dtype, *flags))
-        run_workload(endpoint(server), [one(1, VOCAB_SIZE, 32, 4)])
+        server = stack.enter_context(
+            bench_server(self.model_uri, self.num_threads, "--model-dtype", self.dtype, *flags)
+        )
+        run_workload(server.endpoint, [one(1, VOCAB_SIZE, 32, 4)])
         return server
 
-    def figures(self, name: str, server: LiveServer, requests: Sequence[BenchRequest]) -> RunFigures:
-        figures = RunFigures.of(run_workload(endpoint(server), requests))
+    def figures(self, name: str, server: BenchServer, requests: Sequence[BenchRequest]) -> RunFigures:
+        figures = RunFigures.of(run_workload(server.endpoint, requests))
         self.say(
             f"  {name}: {figures.output_tokens_per_second:.1f} tokens/s,"
             f" TTFT p50/p99 {figures.ttft_p50_seconds:.2f}/{figures.ttft_p99_seconds:.2f} s,"
@@ -45,10 +48,6 @@ class Bench:
             f"/{figures.gap_p99_seconds * 1e3:.0f}/{figures.gap_max_seconds * 1e3:.0f} ms"
         )
         return figures
-
-
-def endpoint(server: LiveServer) -> Endpoint:
-    return Endpoint.of(server.url, server.model)
 
 
 def static_tokens_per_second(bench: Bench, directory: str, batch_size: int, requests: Sequence[BenchRequest]) -> float:
@@ -59,7 +58,7 @@ def static_tokens_per_second(bench: Bench, directory: str, batch_size: int, requ
     )
     command = [
         *(sys.executable, "-m", "tests.bench.static_batches", directory),
-        *("--dtype", bench.dtype, "--batch-size", str(batch_size)),
+        *("--dtype", bench.dtype, "--batch-size", str(batch_size), "--threads", str(bench.num_threads)),
     ]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
     seconds: float = json.loads(done.stdout.splitlines()[-1])["seconds"]
@@ -124,7 +123,7 @@ def shared_prefixes(bench: Bench) -> list[Goal]:
         server = bench.server(stack, "--kv-cache-budget-memory", "1Gi")
         for round_index in range(bench.num_rounds):
             cold, warm = (
-                run_workload(endpoint(server), [request])[0]
+                run_workload(server.endpoint, [request])[0]
                 for request in shared_prefix(200 + round_index, VOCAB_SIZE, 2, 1024, 16, 8)
             )
             bench.say(
@@ -175,7 +174,7 @@ def long_prompt_beside_streams(bench: Bench) -> list[Goal]:
             streams = [one(400 + 10 * round_index + index, VOCAB_SIZE, 64, 160) for index in range(8)]
             prompt = one(500 + round_index, VOCAB_SIZE, 4000, 4)
             late = BenchRequest(prompt.prompt_ids, prompt.num_output_tokens, delay_seconds=3.0)
-            traces = run_workload(endpoint(server), [*streams, late])
+            traces = run_workload(server.endpoint, [*streams, late])
             # From the second token on: the first ones share their step with the streams' own prompts.
             gaps = [gap for trace in traces[:-1] for gap in trace.gaps_seconds[1:]]
             bench.say(

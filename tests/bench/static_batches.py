@@ -17,7 +17,8 @@ from tests.bench.workloads import BenchRequest
 def run_batches(model_directory: str, dtype: str, batch_size: int, requests: Sequence[BenchRequest]) -> float:
     """Return the seconds that the requests take in batches of `batch_size`, in order, each batch padded on the left and
     run until its longest answer is done (that is what a static batch costs)."""
-    model = AutoModelForCausalLM.from_pretrained(model_directory, dtype=getattr(torch, dtype)).eval()
+    model = AutoModelForCausalLM.from_pretrained(model_directory, dtype=getattr(torch, dtype))
+    model.train(False)
     model.generation_config.eos_token_id = None
     pad = model.generation_config.pad_token_id or 0
     with torch.inference_mode():
@@ -43,7 +44,9 @@ def main() -> None:
     parser.add_argument("model_directory")
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     requests = [BenchRequest(tuple(row["prompt_ids"]), row["num_output_tokens"]) for row in map(json.loads, sys.stdin)]
     seconds = run_batches(options.model_directory, options.dtype, options.batch_size, requests)
     print(json.dumps({"seconds": seconds}))
