@@ -64,7 +64,7 @@ class Oracle:
         text = self._tokenizer.decode(
             output.sequences[0, len(prompt_ids) :], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        return Reference(tuple(prompt_ids), text, float((best[:, 0] - best[:, 1]).min()))
+        return Reference(tuple(prompt_ids), str(text), float((best[:, 0] - best[:, 1]).min()))
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
