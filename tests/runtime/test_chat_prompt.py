@@ -1,5 +1,6 @@
 """Chats become prompts by the model's template; what a client typed stays text; odd lists are answered with reasons."""
 
+import json
 import re
 import time
 from pathlib import Path
@@ -271,6 +272,15 @@ def test_calls_reach_the_template_with_their_arguments_as_an_object(prompt: Chat
     text = shown(tokenizer, ids)
     assert '<tool_call>{"name": "weather", "arguments": {"city": "日本"}}</tool_call>' in text
     assert '"description": "Tell the weather"' in text
+
+
+@pytest.mark.parametrize("arguments", ["{oops", "[1]", '{"a":' * 900 + "1" + "}" * 900, "[" * 100_000])
+def test_arguments_that_are_no_reasonable_object_reach_the_template_as_text(
+    prompt: ChatPrompt, tokenizer: Tokenizer, arguments: str
+) -> None:
+    call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
+    text = shown(tokenizer, prompt.ids([{"role": "assistant", "content": None, "tool_calls": [call]}]))
+    assert json.dumps(arguments) in text
 
 
 def test_a_template_without_tools_gets_them_as_a_system_text(tmp_path: Path) -> None:

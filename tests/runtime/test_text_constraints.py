@@ -93,6 +93,7 @@ def test_tools_give_their_names_in_order() -> None:
         ([tool(), tool()], "tools", "'f' again"),
         ([tool(parameters=[])], "tools[0].function.parameters", "is an object"),
         ([tool(parameters=nested(100))], "tools[0].function.parameters", "nested 100 deep"),
+        ([tool(description=nested(5000))], "tools[0]", "nested deeper than 66"),
     ],
 )
 def test_wrong_tools_are_refused_with_their_field(tools: object, param: str, reason: str) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from pagefleet_runtime.errors import ModelRefused, invalid
 from pagefleet_runtime.text.control import ControlTexts
@@ -94,6 +93,8 @@ class ChatPrompt:
 
 
 def _rendered(template: str, templates: ChatTemplates, **variables: Any) -> str:
+    from transformers.utils.chat_template_utils import render_jinja_template  # imports torch: paid with a model only
+
     chat = variables.pop("messages")
     # Its annotation says str; it returns the texts of the chats, and where the assistants' parts stand in them.
     result: Any = render_jinja_template([chat], chat_template=template, **{**templates.special_tokens, **variables})

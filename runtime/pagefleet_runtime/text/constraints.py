@@ -7,6 +7,7 @@ from typing import Any
 
 from pagefleet_runtime.errors import RequestRefused, invalid
 from pagefleet_runtime.request import Grammar
+from pagefleet_runtime.text.nesting import nesting_depth
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMA_DEPTH = 64
@@ -73,6 +74,8 @@ def _checked_tool(tool: object, where: str) -> str:
         raise invalid(f"{where}.function must be an object with a name", f"{where}.function")
     if function.get("parameters") is not None:
         _schema_text(function["parameters"], f"{where}.function.parameters")
+    if nesting_depth(tool) > MAX_SCHEMA_DEPTH + 2:
+        raise invalid(f"{where} is nested deeper than {MAX_SCHEMA_DEPTH + 2}, outside its parameters", where)
     return _check_name(function.get("name"), f"{where}.function.name")
 
 
@@ -145,7 +148,7 @@ def _moved(schema: object, root: str) -> object:
 def _schema_text(schema: object, param: str) -> str:
     if not isinstance(schema, Mapping):
         raise invalid(f"{param} must be a JSON schema, which is an object", param, "invalid_json_schema")
-    depth = _depth(schema)
+    depth = nesting_depth(schema)
     if depth > MAX_SCHEMA_DEPTH:
         raise _too_large(param, f"is nested {depth} deep", f"{MAX_SCHEMA_DEPTH}")
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
@@ -157,16 +160,6 @@ def _schema_text(schema: object, param: str) -> str:
 
 def _too_large(param: str, found: str, most: str) -> RequestRefused:
     return invalid(f"{param} {found}; the most is {most}; simplify the schema", param, "invalid_json_schema")
-
-
-def _depth(value: object) -> int:
-    """Return how deep objects and lists are nested, without recursion: the client chooses the depth."""
-    deepest, level, inner = 0, 1, [value]
-    while inner:
-        nested = [one for one in inner if isinstance(one, Mapping | list)]
-        deepest, level = (level, level + 1) if nested else (deepest, level)
-        inner = [item for one in nested for item in (one.values() if isinstance(one, Mapping) else one)]
-    return deepest
 
 
 def _check_name(name: object, param: str) -> str:

@@ -4,6 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 
 from pagefleet_runtime.errors import RequestRefused, invalid
+from pagefleet_runtime.text.nesting import nesting_depth
+
+_MAX_ARGUMENTS_DEPTH = 64
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -66,8 +69,8 @@ def _tool_call(call: object, index: int, where: str) -> dict[str, object]:
 
 
 def _arguments(arguments: object, index: int, where: str) -> object:
-    """Return arguments as the object that templates expect; a text that is no JSON object (a model's own mistake, sent
-    back) stays a text."""
+    """Return arguments as the object that templates expect; a text that is no JSON object, or one nested beyond reason
+    (a model's own mistake, sent back), stays a text."""
     text = _string(arguments, index, where)
     if not text.strip():
         return {}
@@ -75,7 +78,7 @@ def _arguments(arguments: object, index: int, where: str) -> object:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return value if isinstance(value, dict) else text
+    return value if isinstance(value, dict) and nesting_depth(value) <= _MAX_ARGUMENTS_DEPTH else text
 
 
 def _string(value: object, index: int, where: str) -> str:
