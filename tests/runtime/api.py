@@ -30,6 +30,19 @@ class Api:
     engine: ScriptedEngine
     client: EngineClient
     http: httpx2.AsyncClient
+    observed: RequestFigures
+
+    def _samples(self, suffix: str) -> dict[str, float]:
+        families = [family for _, family in self.observed.families()]
+        samples = [sample for family in families for sample in family.samples if sample.name.endswith(suffix)]
+        return {sample.name.removeprefix("pagefleet_").removesuffix(suffix): sample.value for sample in samples}
+
+    def figures(self) -> dict[str, float]:
+        """Return how often each histogram was observed."""
+        return self._samples("_count")
+
+    def figure_sum(self, name: str) -> float:
+        return self._samples("_sum")[name]
 
     async def post(self, url: str, body: dict[str, Any], **headers: str) -> httpx2.Response:
         return await self.http.post(url, json={"model": MODEL, **body}, headers=headers)
@@ -59,7 +72,7 @@ async def api(
     app = create_app(client, config, figures, ApiKeys.load(config.serving.api_keys_file))
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
-        yield Api(app, engine, client, http)
+        yield Api(app, engine, client, http, figures)
     client.stop()
 
 

@@ -18,7 +18,7 @@ from pagefleet_runtime.server.errors import JSONAnswer
 from pagefleet_runtime.server.generation import Generation, Job, TextRules, opened
 from pagefleet_runtime.server.openai_requests import ChatRequest, validated
 from pagefleet_runtime.server.openai_responses import Json, token_logprobs, usage_object
-from pagefleet_runtime.server.service import Caller, ModelText, Service, json_schema_body, new_id
+from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body, new_id
 from pagefleet_runtime.server.streaming import DONE, Answer, EventStream, data_frame
 from pagefleet_runtime.server.treatment import CHAT, honoured
 from pagefleet_runtime.server.validation import (
@@ -46,7 +46,7 @@ class ChatPlan:
 def chat_router(service: Service) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/v1/chat/completions", openapi_extra=json_schema_body(ChatRequest.model_json_schema()))
+    @router.post("/v1/chat/completions", openapi_extra=json_body(ChatRequest))
     async def create_chat_completion(request: Request) -> Response:
         """Answer a conversation."""
         caller = service.caller(request)

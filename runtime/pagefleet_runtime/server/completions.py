@@ -17,7 +17,7 @@ from pagefleet_runtime.server.errors import JSONAnswer
 from pagefleet_runtime.server.generation import Generation, Job, TextRules, Usage, opened
 from pagefleet_runtime.server.openai_requests import MAX_CHOICES, CompletionRequest, validated
 from pagefleet_runtime.server.openai_responses import CompletionLogprobs, Json, usage_object
-from pagefleet_runtime.server.service import Caller, ModelText, Service, json_schema_body, new_id
+from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body, new_id
 from pagefleet_runtime.server.streaming import DONE, Answer, EventStream, data_frame
 from pagefleet_runtime.server.treatment import COMPLETIONS, honoured
 from pagefleet_runtime.server.validation import (
@@ -55,7 +55,7 @@ class CompletionPlan:
 def completions_router(service: Service) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/v1/completions", openapi_extra=json_schema_body(CompletionRequest.model_json_schema()))
+    @router.post("/v1/completions", openapi_extra=json_body(CompletionRequest))
     async def create_completion(request: Request) -> Response:
         """Continue one prompt or several."""
         caller = service.caller(request)

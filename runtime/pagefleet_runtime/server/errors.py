@@ -56,7 +56,7 @@ def error_response(refusal: Refusal) -> Response:
 
 
 def _http_refusal(request: Request, error: HTTPException) -> Refusal:
-    target = f"{request.method} {request.url.path}"
+    target = f"{request.method} {request.url.path[:200]}"
     if error.status_code == 404:
         return Refusal(404, "unknown_url", f"there is nothing at {target}; GET /openapi.json lists what there is")
     if error.status_code == 405:

@@ -13,12 +13,12 @@ from pagefleet_runtime.server.errors import INTERNAL, error_response
 
 logger = logging.getLogger(__name__)
 
-_SAFE_ID = re.compile(r"^[A-Za-z0-9._:+/=-]{1,128}$")
+_SAFE_ID = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
 
 
 def request_id_of(given: str | None) -> str:
     """Return the id the client gave, if it is short and safe to print, or a new one."""
-    return given if given is not None and _SAFE_ID.match(given) else f"req-{uuid.uuid4().hex}"
+    return given if given is not None and _SAFE_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
 
 
 class RequestScope:

@@ -25,7 +25,7 @@ from pagefleet_runtime.server.responses_input import (
     wants_logprobs,
 )
 from pagefleet_runtime.server.responses_output import ResponseOutput
-from pagefleet_runtime.server.service import Caller, ModelText, Service, json_schema_body, new_id
+from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body, new_id
 from pagefleet_runtime.server.streaming import Answer, EventStream, event_frame
 from pagefleet_runtime.server.treatment import RESPONSES, honoured
 from pagefleet_runtime.server.validation import Shown, answer_length, check_stream_options, sampling_params
@@ -53,7 +53,7 @@ class ResponsePlan:
 def responses_router(service: Service) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/v1/responses", openapi_extra=json_schema_body(ResponsesRequest.model_json_schema()))
+    @router.post("/v1/responses", openapi_extra=json_body(ResponsesRequest))
     async def create_response(request: Request) -> Response:
         """Answer an input."""
         caller = service.caller(request)

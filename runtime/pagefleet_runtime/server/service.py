@@ -7,7 +7,9 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from pagefleet_contract.engine import EngineConfig, ModelSettings
@@ -130,6 +132,20 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{uuid.uuid4().hex}"
 
 
-def json_schema_body(schema: Mapping[str, object]) -> dict[str, object]:
+def json_body(model: type[BaseModel]) -> dict[str, object]:
     """Return what /openapi.json says of a body that the endpoint parses itself."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": dict(schema)}}}}
+    schema = model.model_json_schema()
+    content = {"application/json": {"schema": _inlined(schema, schema.pop("$defs", {}))}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """Return the schema without references: inside a larger document they would lead nowhere."""
+    if isinstance(schema, list):
+        return [_inlined(part, definitions) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        named = definitions[schema["$ref"].rpartition("/")[2]]
+        return _inlined({**named, **{key: value for key, value in schema.items() if key != "$ref"}}, definitions)
+    return {key: _inlined(value, definitions) for key, value in schema.items()}

@@ -9,7 +9,7 @@ from pagefleet_runtime.server.body import read_object
 from pagefleet_runtime.server.errors import JSONAnswer
 from pagefleet_runtime.server.openai_requests import DetokenizeRequest, TokenizeRequest, validated
 from pagefleet_runtime.server.openai_responses import Json
-from pagefleet_runtime.server.service import ModelText, Service, json_schema_body
+from pagefleet_runtime.server.service import ModelText, Service, json_body
 from pagefleet_runtime.server.validation import check_token_ids
 from pagefleet_runtime.text.constraints import checked_tools
 
@@ -17,7 +17,7 @@ from pagefleet_runtime.text.constraints import checked_tools
 def tokenize_router(service: Service) -> APIRouter:
     router = APIRouter()
 
-    @router.post("/tokenize", openapi_extra=json_schema_body(TokenizeRequest.model_json_schema()))
+    @router.post("/tokenize", openapi_extra=json_body(TokenizeRequest))
     async def tokenize(request: Request) -> Response:
         """Return the token ids of a text or of a conversation."""
         service.caller(request)
@@ -27,7 +27,7 @@ def tokenize_router(service: Service) -> APIRouter:
         text = await service.text.get()
         return JSONAnswer(await received.off_loop(lambda: _tokenized(fields, text)))
 
-    @router.post("/detokenize", openapi_extra=json_schema_body(DetokenizeRequest.model_json_schema()))
+    @router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
         """Return the text of token ids, without special tokens."""
         service.caller(request)
