@@ -1,6 +1,6 @@
 """Where each choice stands in its grammar, and its masks, which are filled while the forward pass runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -29,7 +29,8 @@ class GrammarMasks:
 class GrammarStates:
     """Owns the matchers: one per request at the grammar's beginning, and one per choice that has sampled."""
 
-    def __init__(self, compiler: GrammarCompiler, vocab_size: int) -> None:
+    def __init__(self, compiler: Callable[[], GrammarCompiler], vocab_size: int) -> None:
+        """`compiler` is asked when the first grammar comes."""
         self._compiler = compiler
         self._vocab_size = vocab_size
         self._beginnings: dict[str, Matcher] = {}
@@ -39,7 +40,7 @@ class GrammarStates:
     def prepare(self, request: GenerationRequest) -> None:
         """Compile the request's grammar, if it has one. Raises RequestRefused."""
         if request.params.grammar is not None:
-            self._beginnings[request.request_id] = self._compiler.compile(request.params.grammar)
+            self._beginnings[request.request_id] = self._compiler().compile(request.params.grammar)
 
     def forget(self, request_id: str) -> None:
         self._beginnings.pop(request_id, None)
@@ -81,7 +82,7 @@ class GrammarStates:
                 ready[spec.key] = self._place(spec).matcher
             except Exception as error:
                 failures[spec.key] = f"the request's grammar failed: {error}"
-        masks = unpack_masks(self._compiler.fill_masks(list(ready.values())), self._vocab_size) if ready else ()
+        masks = unpack_masks(self._compiler().fill_masks(list(ready.values())), self._vocab_size) if ready else ()
         for key, matcher in ready.items():
             if matcher.error is not None:
                 failures[key] = f"the request's grammar failed: {matcher.error}"

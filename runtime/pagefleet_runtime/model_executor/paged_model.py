@@ -20,7 +20,8 @@ class ForwardResult:
 
 
 class PagedModel:
-    """Runs packed steps. The model must already use our attention. Owns no cache: each call names one."""
+    """Runs packed steps. The model must use our attention, and is this object's from now on: its body's forward is
+    wrapped. Owns no cache: each call names one."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -31,6 +32,11 @@ class PagedModel:
         # The head and what follows it (soft-caps, scales) differ from class to class, so the class's own forward is
         # asked for logits of hidden states that are already there: its body then gives those back.
         self._body.forward = self._body_forward
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.model.dtype
+        return dtype
 
     def forward(self, packed: PackedStep, cache: KVCache, keep: torch.Tensor) -> ForwardResult:
         """Run the step and return the logits of the packed tokens whose indices are `keep` [S]."""

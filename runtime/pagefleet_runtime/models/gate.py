@@ -57,7 +57,7 @@ def prove_structure(config: Any, attention_name: str = ATTENTION_NAME) -> None:
     register_attention()
     generator = torch.Generator().manual_seed(0)
     try:
-        model = AutoModelForCausalLM.from_config(
+        model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
             small_config(config), attn_implementation="eager", dtype=torch.float32, trust_remote_code=False
         ).eval()
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:

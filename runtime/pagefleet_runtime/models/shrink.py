@@ -5,7 +5,6 @@ shrink, so that the equality gate takes about a second.
 """
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 SMALL_LENGTH = 8
@@ -125,7 +124,7 @@ def _shrink_lengths(small: Any) -> None:
     for name, value in list(vars(small).items()):
         if name in ("sliding_window", "original_max_position_embeddings") and isinstance(value, int) and value > 0:
             setattr(small, name, SMALL_LENGTH)
-    parameters = getattr(small, "rope_parameters", None) or {}
-    for entry in (parameters, *(value for value in parameters.values() if isinstance(value, Mapping))):
+    parameters: dict[str, Any] = getattr(small, "rope_parameters", None) or {}
+    for entry in (parameters, *(value for value in parameters.values() if isinstance(value, dict))):
         if entry.get("original_max_position_embeddings"):
             entry["original_max_position_embeddings"] = SMALL_LENGTH
