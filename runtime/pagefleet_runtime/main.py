@@ -47,4 +47,5 @@ def _serve(options: ServeOptions) -> int:
 
         from pagefleet_runtime.serving import serve
 
-        return uvloop.run(serve(options.config, keys, listener))
+        # Not `uvloop.run`: it would wait for threads that still import or read what nobody needs any more.
+        return uvloop.new_event_loop().run_until_complete(serve(options.config, keys, listener))
