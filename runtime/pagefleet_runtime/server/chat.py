@@ -18,7 +18,7 @@ from pagefleet_runtime.server.errors import JSONAnswer
 from pagefleet_runtime.server.generation import Generation, Job, TextRules, opened
 from pagefleet_runtime.server.openai_requests import ChatRequest, validated
 from pagefleet_runtime.server.openai_responses import Json, token_logprobs, usage_object
-from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body, new_id
+from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body
 from pagefleet_runtime.server.streaming import DONE, Answer, EventStream, data_frame
 from pagefleet_runtime.server.treatment import CHAT, honoured
 from pagefleet_runtime.server.validation import (
@@ -84,7 +84,7 @@ def plan_chat(fields: ChatRequest, text: ModelText, caller: Caller) -> ChatPlan:
         shown=Shown(answer=(fields.top_logprobs or 0) if fields.logprobs else None),
         grammar=asks.grammar,
     )
-    answer_id = new_id("chatcmpl-")
+    answer_id = caller.name_answer("chatcmpl-")
     request = GenerationRequest(
         answer_id, tuple(prompt_ids), params, fields.n, caller.tenant, fields.priority, caller.arrival_seconds
     )

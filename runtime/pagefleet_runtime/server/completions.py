@@ -17,7 +17,7 @@ from pagefleet_runtime.server.errors import JSONAnswer
 from pagefleet_runtime.server.generation import Generation, Job, TextRules, Usage, opened
 from pagefleet_runtime.server.openai_requests import MAX_CHOICES, CompletionRequest, validated
 from pagefleet_runtime.server.openai_responses import CompletionLogprobs, Json, usage_object
-from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body, new_id
+from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body
 from pagefleet_runtime.server.streaming import DONE, Answer, EventStream, data_frame
 from pagefleet_runtime.server.treatment import COMPLETIONS, honoured
 from pagefleet_runtime.server.validation import (
@@ -89,7 +89,7 @@ def plan_completion(fields: CompletionRequest, text: ModelText, caller: Caller) 
         raise invalid(f"best_of is {fields.best_of} and n is {fields.n}; only best_of equal to n is served", "best_of")
     if fields.max_tokens == 0 and not fields.echo:
         raise invalid("max_tokens is 0; that is only allowed with echo: true, or ask for at least 1", "max_tokens")
-    answer_id = new_id("cmpl-")
+    answer_id = caller.name_answer("cmpl-")
     prompts = prompts_of(fields, text)
     if len(prompts) * fields.n > MAX_CHOICES:
         raise invalid(f"{len(prompts)} prompts with n={fields.n} are too many; at most {MAX_CHOICES} in all", "n")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from pagefleet_runtime.protocol import TokenOutput
 from pagefleet_runtime.request import GenerationRequest
 from pagefleet_runtime.text.choice_text import ChoiceText, TextDelta
 from pagefleet_runtime.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ class Generation:
 
     def _failure(self, output: TokenOutput) -> RequestRefused:
         message = output.error or "the engine failed on this request"
+        logger.warning("%s ends without an answer: %s", output.request_id, message)
         if self._client.state == "ready":
             return RequestRefused(Refusal(500, "generation_failed", message))
         return RequestRefused(Refusal(503, "engine_unavailable", message, retry_after_seconds=1))

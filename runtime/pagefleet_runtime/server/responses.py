@@ -25,7 +25,7 @@ from pagefleet_runtime.server.responses_input import (
     wants_logprobs,
 )
 from pagefleet_runtime.server.responses_output import ResponseOutput
-from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body, new_id
+from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body
 from pagefleet_runtime.server.streaming import Answer, EventStream, event_frame
 from pagefleet_runtime.server.treatment import RESPONSES, honoured
 from pagefleet_runtime.server.validation import Shown, answer_length, check_stream_options, sampling_params
@@ -99,7 +99,7 @@ def plan_response(fields: ResponsesRequest, text: ModelText, caller: Caller) -> 
         shown=Shown(answer=(fields.top_logprobs or 0) if with_logprobs else None),
         grammar=asks.grammar,
     )
-    answer_id = new_id("resp_")
+    answer_id = caller.name_answer("resp_")
     request = GenerationRequest(
         answer_id, tuple(prompt_ids), params, 1, caller.tenant, fields.priority, caller.arrival_seconds
     )

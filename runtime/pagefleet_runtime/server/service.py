@@ -92,6 +92,12 @@ class Caller:
     request_id: str
     arrival_seconds: float  # time.monotonic()
 
+    def name_answer(self, prefix: str) -> str:
+        """Return the answer's id, which is the engine's too; the log ties it to the client's x-request-id."""
+        answer_id = new_id(prefix)
+        logger.debug("request %s is %s", self.request_id, answer_id)
+        return answer_id
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
