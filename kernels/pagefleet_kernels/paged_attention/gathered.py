@@ -22,7 +22,7 @@ class _Gather:
     num_rows: int
     num_pages: int
     pages: torch.Tensor  # [R·P]
-    unseen: torch.Tensor | None  # slots of the gathered R·P·block_size that no query sees
+    unwritten: torch.Tensor | None  # slots of the gathered R·P·block_size that may hold no numbers
     mask: torch.Tensor | None  # [R, 1, T, P·block_size], added to scores; None is plain causal from position 0
     causal_length: int  # of plain causal rows: how many of the gathered slots hold context
 
@@ -67,18 +67,21 @@ def _gathers(
 
 def _decode_gather(rows: list[GatherRow], block_size: int, dtype: torch.dtype, device: torch.device) -> _Gather:
     num_pages = len(rows[0].pages)
-    pages = [page for row in rows for page in (*row.pages, *row.pages[-1:] * (num_pages - len(row.pages)))]
+    # Rows are padded with their own first page: where it is full, what it holds are numbers and a mask suffices.
+    pages = [page for row in rows for page in (*row.pages, *row.pages[:1] * (num_pages - len(row.pages)))]
     slot = torch.arange(num_pages * block_size)
     begins = torch.tensor([row.begin - row.first_position for row in rows])[:, None]
     ends = torch.tensor([row.end - row.first_position for row in rows])[:, None]
+    own = torch.tensor([len(row.pages) * block_size for row in rows])[:, None]
     unseen = (slot < begins) | (slot >= ends)  # [R, L]
+    unwritten = unseen & ((slot < own) | (begins > 0) | (ends < block_size))
     mask = torch.zeros(unseen.shape, dtype=dtype).masked_fill_(unseen, float("-inf"))
     return _Gather(
         tokens=_as_index([row.first_token for row in rows], device),
         num_rows=len(rows),
         num_pages=num_pages,
         pages=torch.tensor(pages, device=device),
-        unseen=_nonzero(unseen, device),
+        unwritten=_nonzero(unwritten, device),
         mask=mask[:, None, None, :].to(device),
         causal_length=0,
     )
@@ -89,12 +92,11 @@ def _prefill_gather(
 ) -> _Gather:
     length = len(row.pages) * block_size
     position = torch.arange(row.first_position, row.first_position + length)
-    unseen = (position < row.begin) | (position >= row.end)
     plain_causal = plain and row.start_position == 0 and (window is None or window >= row.end)
     mask = None
     if not plain_causal:
         own = torch.arange(row.start_position, row.end)[:, None]
-        hidden = (position > own) | unseen
+        hidden = position > own
         if window is not None:
             hidden |= position <= own - window
         mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[None, None].to(device)
@@ -103,7 +105,7 @@ def _prefill_gather(
         num_rows=1,
         num_pages=len(row.pages),
         pages=torch.tensor(row.pages, device=device),
-        unseen=_nonzero(unseen, device),
+        unwritten=_nonzero((position < row.begin) | (position >= row.end), device),
         mask=mask,
         causal_length=row.end,
     )
@@ -115,8 +117,8 @@ def _as_index(tokens: list[int], device: torch.device) -> torch.Tensor | slice:
     return torch.tensor(tokens, device=device)
 
 
-def _nonzero(unseen: torch.Tensor, device: torch.device) -> torch.Tensor | None:
-    index = unseen.flatten().nonzero().flatten()
+def _nonzero(chosen: torch.Tensor, device: torch.device) -> torch.Tensor | None:
+    index = chosen.flatten().nonzero().flatten()
     return index.to(device) if len(index) else None
 
 
@@ -128,8 +130,8 @@ def _context(
     flat = torch.as_strided(pages, (num_blocks, block_size * num_heads * size), (pages.stride(0), 1))
     scratch = _scratch(batch, role, len(gather.pages) * flat.shape[1], pages)
     gathered = torch.index_select(flat, 0, gather.pages, out=scratch.view(len(gather.pages), flat.shape[1]))
-    if gather.unseen is not None:
-        gathered.view(-1, num_heads * size).index_fill_(0, gather.unseen, 0)
+    if gather.unwritten is not None:
+        gathered.view(-1, num_heads * size).index_fill_(0, gather.unwritten, 0)
     return gathered.view(gather.num_rows, gather.num_pages * block_size, num_heads, size).to(dtype)
 
 
