@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet_runtime.errors import RequestRefused
@@ -18,7 +18,14 @@ MERGED = (("B", "C"), ("D", "E"), ("DE", "F"), ("H", "I"), ("a", "a"), ("a", "b"
 FIRST_MERGED_ID = 260
 ID_OF_PIECE = {left + right: FIRST_MERGED_ID + place for place, (left, right) in enumerate(MERGED)}
 
-STOPS = st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=3, unique=True)
+AB_TEXTS = [
+    first + second + third + last
+    for first in ("", "a", "b")
+    for second in ("", "a", "b")
+    for third in ("", "a", "b")
+    for last in "ab"
+]
+STOPS = st.lists(st.sampled_from(sorted(set(AB_TEXTS))), max_size=3, unique=True)
 AB_PIECES = st.lists(st.sampled_from(["a", "b", "aa", "ab", "ba", "aab"]), max_size=8)
 
 
@@ -42,6 +49,7 @@ def first_complete(text: str, stops: list[str]) -> tuple[int, int] | None:
     return None
 
 
+@settings(max_examples=400)
 @given(text=st.text(alphabet="ab", max_size=12), stops=STOPS, cuts=st.sets(st.integers(1, 11)))
 def test_the_stop_found_doesnt_depend_on_where_the_text_is_cut(text: str, stops: list[str], cuts: set[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
@@ -128,6 +136,12 @@ def test_a14_of_two_stops_the_one_complete_first_wins(tokenizer: Tokenizer, stop
     deltas = pushed(ChoiceText(tokenizer, stops, include_stop=True), outputs_of(ids_of("A", "DEF")))
     assert joined(deltas) == "ADE"
     assert deltas[-1].stop_string == "DE"
+
+
+@pytest.mark.parametrize("stops", [("F", "EF"), ("EF", "F")])
+def test_a14_of_two_stops_complete_at_once_the_longer_one_wins(tokenizer: Tokenizer, stops: tuple[str, ...]) -> None:
+    deltas = pushed(ChoiceText(tokenizer, stops), outputs_of(ids_of("A", "DEF")))
+    assert joined(deltas) == "AD"
 
 
 def test_a14_the_stop_string_stays_where_the_client_wants_it(tokenizer: Tokenizer) -> None:

@@ -37,7 +37,8 @@ def _sweep(
     highest,  # [ROWS]
     total,  # [ROWS]
     queries,  # [ROWS, HEAD_PADDED]
-    positions,  # [ROWS]
+    first_seen,  # [ROWS], 0 where there is no window
+    num_seen,  # [ROWS]
     begin,
     end,
     table,
@@ -84,9 +85,10 @@ def _sweep(
         if SOFTCAP:
             scores = 1 - 2 / (tl.exp2(scores * tanh_factor) + 1)
         if MASKED:
-            seen = (index[None, :] <= positions[:, None]) & in_range[None, :]
             if WINDOW > 0:
-                seen &= index[None, :] > positions[:, None] - WINDOW
+                seen = (index[None, :] - first_seen[:, None]).to(tl.uint32) < num_seen[:, None].to(tl.uint32)
+            else:
+                seen = index[None, :] < num_seen[:, None]
             # `highest` stays finite, so a row that sees nothing adds exp2(-inf) = 0 and never -inf + inf.
             scores = tl.where(seen, scores, float("-inf"))
         new_highest = tl.maximum(highest, tl.max(scores, 1) * score_factor)
@@ -172,7 +174,6 @@ def attention_kernel(
     token = first_token + lines // GROUP
     head = kv_head * GROUP + lines % GROUP
     valid = (lines < ROWS // GROUP * GROUP) & (token < row_tokens)
-    positions = tl.where(valid, start_position + token, -1)
 
     dims = tl.arange(0, HEAD_PADDED)
     tokens = (row_start + token).to(tl.int64)
@@ -194,6 +195,12 @@ def attention_kernel(
         end = tl.minimum(end, begin + split_keys)
         common_end = tl.minimum(common_end, end)
 
+    position = start_position + token
+    first_seen = tl.zeros([ROWS], tl.int32)
+    if WINDOW > 0:
+        first_seen = position + 1 - WINDOW
+    num_seen = tl.where(valid, tl.maximum(tl.minimum(position + 1, end) - first_seen, 0), 0)
+
     highest = tl.full([ROWS], -1e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     if sinks is not None:
@@ -206,14 +213,14 @@ def attention_kernel(
     if WINDOW == 0 and ROWS > 16:
         middle = begin + tl.maximum(common_end - begin, 0) // KEYS * KEYS
         weighted, highest, total = _sweep(
-            weighted, highest, total, queries, positions, begin, middle, table, keys, values, key_scales, value_scales,
+            weighted, highest, total, queries, first_seen, num_seen, begin, middle, table, keys, values, key_scales, value_scales,
             key_page_stride, value_page_stride, key_scale_page_stride, value_scale_page_stride, tanh_factor,
             score_factor, num_kv_heads, kv_head, False, BLOCK_SIZE, HEAD, HEAD_PADDED, VALUE, VALUE_PADDED, KEYS,
             WINDOW, SOFTCAP, KIND,
         )  # fmt: skip
         begin = middle
     weighted, highest, total = _sweep(
-        weighted, highest, total, queries, positions, begin, end, table, keys, values, key_scales, value_scales,
+        weighted, highest, total, queries, first_seen, num_seen, begin, end, table, keys, values, key_scales, value_scales,
         key_page_stride, value_page_stride, key_scale_page_stride, value_scale_page_stride, tanh_factor,
         score_factor, num_kv_heads, kv_head, True, BLOCK_SIZE, HEAD, HEAD_PADDED, VALUE, VALUE_PADDED, KEYS,
         WINDOW, SOFTCAP, KIND,

@@ -1,0 +1,155 @@
+"""paged_attention by the C++ library: pages are read in place, decode and prefill rows in one call.
+
+A decode row's context is cut at fixed positions, so a result doesn't depend on what else is in the batch.
+"""
+
+import ctypes
+from array import array
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+from pagefleet_kernels.cpu.arguments import TYPE_NUMBERS, check_aligned
+from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.paged_attention.batch import AttentionBatch
+
+_MAX_SIZE = 256
+
+
+class _Arguments(ctypes.Structure):
+    """AttentionArguments of cpu/attention.h, field by field. Strides count bytes."""
+
+    _fields_ = (
+        ("query", ctypes.c_void_p),
+        ("key", ctypes.c_void_p),
+        ("value", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("sinks", ctypes.c_void_p),
+        ("tables", ctypes.c_void_p),
+        ("table_start", ctypes.c_void_p),
+        ("first_token", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("query_strides", ctypes.c_int64 * 2),
+        ("out_strides", ctypes.c_int64 * 2),
+        ("key_strides", ctypes.c_int64 * 3),
+        ("value_strides", ctypes.c_int64 * 3),
+        ("rows", ctypes.c_int32),
+        ("query_heads", ctypes.c_int32),
+        ("kv_heads", ctypes.c_int32),
+        ("key_size", ctypes.c_int32),
+        ("value_size", ctypes.c_int32),
+        ("block_size", ctypes.c_int32),
+        ("window", ctypes.c_int32),
+        ("query_type", ctypes.c_int32),
+        ("kv_type", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The rows as the library reads them; shared by the layers of a step."""
+
+    tables: "array[int]"
+    table_start: "array[int]"
+    first_token: "array[int]"
+    context: "array[int]"
+    num_blocks: int  # one more than the largest block number
+
+
+def supports(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> bool:
+    """Whether the library knows these types and sizes."""
+    return (
+        query.dtype in TYPE_NUMBERS
+        and key_pages.dtype == value_pages.dtype
+        and key_pages.dtype in TYPE_NUMBERS
+        and all(pages.shape[3] <= _MAX_SIZE and pages.shape[3] % 2 == 0 for pages in (key_pages, value_pages))
+    )
+
+
+def paged_attention_cpu(
+    library: CpuLibrary,
+    query: torch.Tensor,  # [T, Hq, D]
+    key_pages: torch.Tensor,  # [N, block_size, H, D]
+    value_pages: torch.Tensor,  # [N, block_size, H, Dv]
+    batch: AttentionBatch,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,  # [Hq]
+) -> torch.Tensor:
+    if not supports(query, key_pages, value_pages):
+        raise ValueError(
+            f"queries {query.dtype} {list(query.shape)} on keys {key_pages.dtype} {list(key_pages.shape)} and values "
+            f"{value_pages.dtype} {list(value_pages.shape)}: the CPU kernel takes float32, bfloat16 and float16 and "
+            f"even head sizes up to {_MAX_SIZE}"
+        )
+    for name, tensor in (("query", query), ("key pages", key_pages), ("value pages", value_pages)):
+        check_aligned(name, tensor)
+    plan = _plan(batch)
+    if plan.num_blocks > key_pages.shape[0]:
+        raise ValueError(f"block {plan.num_blocks - 1} is in a block table, but there are {key_pages.shape[0]} blocks")
+    out = torch.empty(*query.shape[:2], value_pages.shape[3], dtype=query.dtype)
+    if sinks is not None:
+        sinks = sinks.float().contiguous()
+    arguments = _Arguments(
+        query=query.data_ptr(),
+        key=key_pages.data_ptr(),
+        value=value_pages.data_ptr(),
+        out=out.data_ptr(),
+        sinks=None if sinks is None else sinks.data_ptr(),
+        tables=plan.tables.buffer_info()[0],
+        table_start=plan.table_start.buffer_info()[0],
+        first_token=plan.first_token.buffer_info()[0],
+        context=plan.context.buffer_info()[0],
+        query_strides=_byte_strides(query),
+        out_strides=_byte_strides(out),
+        key_strides=_byte_strides(key_pages),
+        value_strides=_byte_strides(value_pages),
+        rows=len(batch.rows),
+        query_heads=query.shape[1],
+        kv_heads=key_pages.shape[2],
+        key_size=key_pages.shape[3],
+        value_size=value_pages.shape[3],
+        block_size=batch.block_size,
+        window=window or 0,
+        query_type=TYPE_NUMBERS[query.dtype],
+        kv_type=TYPE_NUMBERS[key_pages.dtype],
+        threads=torch.get_num_threads(),
+        scale=scale,
+        softcap=softcap or 0.0,
+    )
+    library.functions.pagefleet_attention(ctypes.byref(arguments))
+    return out
+
+
+def _byte_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    size = tensor.element_size()
+    return tuple(stride * size for stride in tensor.stride()[:-1])
+
+
+def _plan(batch: AttentionBatch) -> _Plan:
+    if _Plan not in batch.plans:
+        batch.plans[_Plan] = _make_plan(batch)
+    made: _Plan = batch.plans[_Plan]
+    return made
+
+
+def _make_plan(batch: AttentionBatch) -> _Plan:
+    tables, table_start = array("i"), array("q")
+    for row in batch.rows:
+        table_start.append(len(tables))
+        tables.extend(row.block_table[: -(-row.context_length // batch.block_size)])
+    if tables and min(tables) < 0:
+        raise ValueError(f"block {min(tables)} is in a block table; blocks are numbered from 0")
+    return _Plan(
+        tables=tables,
+        table_start=table_start,
+        first_token=array("i", accumulate((row.num_tokens for row in batch.rows), initial=0)),
+        context=array("i", (row.context_length for row in batch.rows)),
+        num_blocks=max(tables, default=-1) + 1,
+    )
