@@ -80,7 +80,8 @@ def prove_weights(eager: Sequence[torch.Tensor], paged: Sequence[torch.Tensor], 
     """Return the measured figures in words. Raises ModelRefused where they are out of bounds."""
     reference = torch.log_softmax(torch.cat(list(eager)).double(), dim=-1)
     ours = torch.log_softmax(torch.cat(list(paged)).double(), dim=-1)
-    divergence = (reference.exp() * (reference - ours)).nan_to_num(nan=float("inf")).sum(dim=-1)
+    terms = torch.where(reference == float("-inf"), 0.0, reference.exp() * (reference - ours))
+    divergence = terms.nan_to_num(nan=float("inf")).sum(dim=-1)
     largest, mean = float(divergence.max()), float(divergence.mean())
     agreement = float((reference.argmax(dim=-1) == ours.argmax(dim=-1)).double().mean())
     figures = f"divergence {mean:.2g} on average, {largest:.2g} at most; {agreement:.1%} of greedy choices equal"

@@ -1,0 +1,116 @@
+"""Models of random weights, small enough for every test: one directory to serve, and a configuration of each family."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, LlamaConfig, LlamaForCausalLM
+
+from tests.runtime.tiny_tokenizer import BOS_ID, EOS_ID, PAD_ID, write_tiny_tokenizer
+
+# What families have in common; each adds what it calls differently.
+_COMMON: dict[str, Any] = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_ALTERNATING = ["sliding_attention", "full_attention"] * 2
+_WINDOWS: dict[str, Any] = {"head_dim": 16, "sliding_window": 24, "layer_types": _ALTERNATING}
+_LATENT = {
+    "q_lora_rank": 32,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 48,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
+_GPT2 = {"vocab_size": 128, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128}
+_OPT = {"ffn_dim": 96, "word_embed_proj_dim": 64}
+
+RIGHT_FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 24},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+    "gemma2": _WINDOWS | {"query_pre_attn_scalar": 16},
+    "gemma3_text": _WINDOWS | {"query_pre_attn_scalar": 16},
+    "gpt_oss": _WINDOWS | _EXPERTS,
+    "cohere2": _WINDOWS,
+    "exaone4": _WINDOWS,
+    "deepseek_v3": _LATENT,
+    "stablelm": {},
+    "nemotron": {},
+    "gpt2": _GPT2,
+    "opt": _OPT,
+    "mixtral": _EXPERTS,
+    "phi3": {},
+    "olmo2": {},
+    "granite": {"attention_multiplier": 0.2},
+    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
+    "starcoder2": {"sliding_window": 24},
+    "glm4": {"head_dim": 16},
+    "gpt_neox": {"num_key_value_heads": None},
+}
+
+# With what the refusal must name.
+WRONG_FAMILIES: dict[str, tuple[dict[str, Any], str]] = {
+    "mamba": ({}, "linear_attention"),
+    "jamba": ({}, "linear_attention"),
+    "granitemoehybrid": ({"layer_types": ["mamba", "attention"] * 2}, "linear_attention"),
+    "qwen3_next": ({}, "linear_attention"),
+    "lfm2": ({"layer_types": ["conv", "full_attention"] * 2}, "conv"),
+    "llama4_text": ({}, "chunked_attention"),
+    "bloom": ({}, "BloomForCausalLM"),
+    "mpt": ({}, "MptForCausalLM"),
+    "t5": ({}, "encoder-decoder"),
+}
+
+
+def tiny_config(family: str, **changes: Any) -> Any:
+    """Return a small configuration of the family."""
+    own = RIGHT_FAMILIES[family] if family in RIGHT_FAMILIES else WRONG_FAMILIES[family][0]
+    wanted = own if family == "gpt2" or family in ("mamba", "bloom", "mpt", "t5") else _COMMON | own
+    return CONFIG_MAPPING[family](**(wanted | changes))
+
+
+def tiny_llama_directory(path: Path, seed: int = 0, vocab_size: int | None = None, **changes: Any) -> Path:
+    """Write a two-layer Llama in fp32 with its tokenizer as a Hugging Face directory, and return it.
+
+    Weights are large enough that greedy ids vary. `vocab_size` may exceed the tokenizer's.
+    """
+    tokenizer_size = write_tiny_tokenizer(path)
+    config = LlamaConfig(
+        **_COMMON
+        | {
+            "vocab_size": vocab_size or tokenizer_size,
+            "num_hidden_layers": 2,
+            "max_position_embeddings": 512,
+            "bos_token_id": BOS_ID,
+            "eos_token_id": EOS_ID,
+            "pad_token_id": PAD_ID,
+            "dtype": "float32",
+        }
+        | changes
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                torch.nn.init.normal_(parameter, std=2 / parameter.shape[1] ** 0.5)
+    model.save_pretrained(path)
+    return path
