@@ -308,3 +308,18 @@ def test_compiling_a_grammar_is_no_stall_until_its_time_is_up() -> None:
         opening.cancel()
 
     played(scene, ServingSettings(grammar_timeout_seconds=10))
+
+
+def test_a_request_without_a_grammar_waits_from_now_on_even_behind_one_that_compiles() -> None:
+    async def scene(stage: Scene) -> None:
+        grammar = Grammar("json_object", "{}")
+        openings = [asyncio.create_task(stage.client.open(request("a", grammar=grammar)))]
+        await settle()
+        openings.append(asyncio.create_task(stage.client.open(request("b"))))
+        await settle()
+        stage.clock.seconds += 4
+        assert stage.client.stalled_seconds == 4
+        for opening in openings:
+            opening.cancel()
+
+    played(scene)

@@ -150,6 +150,17 @@ def test_step_after_step_failing_ends_the_engine() -> None:
         assert isinstance(engine.error, EngineBroken)
 
 
+def test_failures_that_others_lie_between_do_not_add_up() -> None:
+    with engine_at_work() as engine:
+        for number, failing_steps in enumerate((2, 0, 2)):
+            engine.executor.failing_steps = failing_steps
+            for turn in range(max(1, failing_steps)):
+                name = f"{number}-{turn}"
+                engine.send(Submit(some_request(name, range(5), 1)))
+                engine.outputs_until_end(name)
+        assert engine.thread.is_alive() and engine.error is None
+
+
 # --- live policy
 
 
