@@ -1,0 +1,92 @@
+"""The cost model: what it predicts, how it is fitted, how it follows what is measured."""
+
+import math
+import random
+
+import pytest
+
+from pagefleet_runtime.plan import Row, StepPlan
+from pagefleet_runtime.request import SequenceKey
+from pagefleet_runtime.step_cost import StepCost, StepLoad, chunk_pairs, fit_step_cost, load_of
+
+TRUE = StepCost(0.004, 0.0003, 2e-7, 0.0001, 1e-8)
+
+
+def some_load(draw: random.Random) -> StepLoad:
+    tokens, context = draw.randrange(512), draw.randrange(2000)
+    rows = draw.randrange(33)
+    return StepLoad(rows, rows * draw.randrange(1, 1500), tokens, chunk_pairs(context, tokens))
+
+
+def test_pairs_of_a_chunk_are_those_of_its_tokens_one_by_one() -> None:
+    assert chunk_pairs(10, 3) == 11 + 12 + 13
+
+
+def test_a_plan_is_loaded_by_its_rows() -> None:
+    key = SequenceKey("r", 0)
+    plan = StepPlan(1, (), (Row(key, (5,), 7, (0,)), Row(key, (1, 2, 3), 10, (1,))))
+    assert load_of(plan) == StepLoad(1, 8, 3, 36)
+
+
+def test_the_rows_of_a_step_add_up_to_its_seconds() -> None:
+    seconds = TRUE.base_seconds + TRUE.row_seconds(7, 1) + TRUE.row_seconds(10, 3)
+    assert math.isclose(seconds, TRUE.seconds(StepLoad(1, 8, 3, 36)))
+
+
+@pytest.mark.parametrize("context", [0, 100, 4000])
+@pytest.mark.parametrize("seconds", [0.0001, 0.01, 0.3])
+@pytest.mark.parametrize("cost", [TRUE, StepCost(0, 0, 0, 0.0001, 0), StepCost(0, 0, 0, 0, 1e-7)])
+def test_prefill_tokens_within_a_time_are_the_most_that_fit(cost: StepCost, seconds: float, context: int) -> None:
+    tokens = cost.prefill_tokens_within(seconds, context, 100_000)
+
+    def needed(count: int) -> float:
+        pairs = chunk_pairs(context, count)
+        return cost.prefill_token_seconds * count + cost.prefill_pair_seconds * pairs
+
+    assert needed(tokens) <= seconds * (1 + 1e-9)
+    assert needed(tokens + 1) > seconds * (1 - 1e-9)
+
+
+def test_prefill_tokens_stop_at_the_most_that_there_are_and_at_no_time() -> None:
+    assert TRUE.prefill_tokens_within(10.0, 0, 5) == 5
+    assert StepCost(0, 0, 0, 0, 0).prefill_tokens_within(0.1, 0, 7) == 7
+    assert TRUE.prefill_tokens_within(0.0, 0, 5) == 0
+    assert TRUE.prefill_tokens_within(-1.0, 0, 5) == 0
+
+
+def test_fitting_exact_samples_gives_the_model_back() -> None:
+    draw = random.Random(1)
+    samples = [(load, TRUE.seconds(load)) for load in (some_load(draw) for _ in range(30))]
+    fitted = fit_step_cost(samples)
+    for load, seconds in samples:
+        assert math.isclose(fitted.seconds(load), seconds, rel_tol=1e-6)
+
+
+def test_fitting_noisy_or_few_samples_gives_no_negative_coefficient() -> None:
+    for seed in range(20):
+        draw = random.Random(seed)
+        loads = [some_load(draw) for _ in range(draw.randrange(1, 8))]
+        fitted = fit_step_cost([(load, TRUE.seconds(load) * draw.uniform(0.5, 2.0)) for load in loads])
+        assert min(fitted.base_seconds, fitted.decode_row_seconds, fitted.decode_context_seconds) >= 0
+        assert min(fitted.prefill_token_seconds, fitted.prefill_pair_seconds) >= 0
+        for load in loads:
+            assert TRUE.seconds(load) / 4 < fitted.seconds(load) < TRUE.seconds(load) * 4
+
+
+def test_fitting_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no step was measured"):
+        fit_step_cost([])
+
+
+def test_the_factor_moves_to_what_is_measured_and_one_outlier_moves_it_little() -> None:
+    cost = TRUE
+    for _ in range(200):
+        cost = cost.scaled(1.5 / cost.factor)
+    assert math.isclose(cost.factor, 1.5, rel_tol=0.01)
+    assert cost.scaled(1000.0).factor < 1.5 * 1.03
+    assert cost.scaled(1e-6).factor > 1.5 / 1.03
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1.0, math.inf, math.nan])
+def test_a_ratio_that_is_none_changes_nothing(ratio: float) -> None:
+    assert TRUE.scaled(ratio) == TRUE
