@@ -46,8 +46,7 @@ class StepCommit:
 
     def _apply_row(self, draft: Draft) -> None:
         sequence, state = draft.sequence, draft.sequence.state
-        keys = [SequenceKey(draft.key.request_id, choice) for choice in draft.choices]
-        if draft.key in self._failed and not any(key in self._sampled for key in keys):
+        if draft.key in self._failed and not any(key in self._sampled for key in draft.samples):
             self.outputs.extend(fail_sequence(self._lifecycle, sequence, self._failed[draft.key]))
             return
         self._lifecycle.confirm(sequence, draft.end)
@@ -58,13 +57,14 @@ class StepCommit:
         if state.request.params.max_tokens == 0:
             self._end_without_token(state)
             return
-        self._end_failed(state, keys)
-        alive = tuple(key.choice_index for key in keys if key.choice_index in state.open_choices)
-        sequences = [sequence] if state.forked or not alive else self._lifecycle.fork(sequence, alive)
-        for choice in alive:
-            self._append(next(s for s in sequences if s.key.choice_index == choice))
+        self._end_failed(state, draft.samples)
+        alive = tuple(key.choice_index for key in draft.samples if key.choice_index in state.open_choices)
+        if not alive:
+            return
+        for part in [sequence] if state.forked else self._lifecycle.fork(sequence, alive):
+            self._append(part)
 
-    def _end_failed(self, state: RequestState, keys: list[SequenceKey]) -> None:
+    def _end_failed(self, state: RequestState, keys: Iterable[SequenceKey]) -> None:
         for key in keys:
             if key in self._sampled or key.choice_index not in state.open_choices:
                 continue

@@ -27,7 +27,7 @@ class Draft:
     start: int
     end: int
     copy: PageCopy | None
-    choices: tuple[int, ...]  # that sample from its last token
+    samples: tuple[SequenceKey, ...]  # choices that sample from its last token
 
 
 class StepPlanner:
@@ -152,15 +152,18 @@ class StepPlanner:
         end = min(start + count, len(table) * self._size)
         if end <= start:
             return 0
-        self.drafts[sequence] = Draft(sequence, sequence.key, start, end, copy, self._choices(sequence, end))
+        self.drafts[sequence] = Draft(sequence, sequence.key, start, end, copy, self._samples(sequence, end))
         self._tokens_left -= end - start
         self._seconds_left -= self._cost.row_seconds(start, end - start)
         return end - start
 
-    def _choices(self, sequence: Sequence, end: int) -> tuple[int, ...]:
-        if end < sequence.total or sequence.state.request.params.max_tokens == 0:
+    def _samples(self, sequence: Sequence, end: int) -> tuple[SequenceKey, ...]:
+        state = sequence.state
+        if end < sequence.total or state.request.params.max_tokens == 0:
             return ()
-        return (sequence.key.choice_index,) if sequence.state.forked else tuple(sequence.state.open_choices)
+        if state.forked:
+            return (sequence.key,)
+        return tuple(SequenceKey(state.request.request_id, choice) for choice in state.open_choices)
 
     # --- blocks
 
@@ -243,10 +246,7 @@ def row_of(draft: Draft) -> Row:
         token_ids=sequence.tokens(draft.start, draft.end),
         start_position=draft.start,
         block_table=tuple(sequence.table),
-        samples=tuple(
-            SampleSpec(SequenceKey(request.request_id, choice), request.params, request.prompt_ids, sequence.outputs)
-            for choice in draft.choices
-        ),
+        samples=tuple(SampleSpec(key, request.params, request.prompt_ids, sequence.outputs) for key in draft.samples),
         prompt_logprobs=request.params.prompt_logprobs if wants_logprobs else None,
         next_prompt_ids=request.prompt_ids[draft.start + 1 : draft.end + 1] if wants_logprobs else (),
     )
