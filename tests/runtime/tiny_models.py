@@ -1,11 +1,20 @@
 """Models of random weights, small enough for every test: one directory to serve, and a configuration of each family."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, LlamaConfig, LlamaForCausalLM
 
+from pagefleet_runtime.grammar import GrammarCompiler
+from pagefleet_runtime.model_executor.executor import ModelExecutor
+from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
+from pagefleet_runtime.model_executor.kv_cache import KVCache
+from pagefleet_runtime.model_executor.paged_model import PagedModel
+from pagefleet_runtime.models.attention import ATTENTION_NAME, register_attention
+from pagefleet_runtime.models.layer_shapes import observe_layers
+from pagefleet_runtime.models.weights import read_weights
 from tests.runtime.tiny_tokenizer import BOS_ID, EOS_ID, PAD_ID, write_tiny_tokenizer
 
 # What families have in common; each adds what it calls differently.
@@ -114,3 +123,23 @@ def tiny_llama_directory(path: Path, seed: int = 0, vocab_size: int | None = Non
                 torch.nn.init.normal_(parameter, std=2 / parameter.shape[1] ** 0.5)
     model.save_pretrained(path)
     return path
+
+
+def tiny_model(directory: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """Return the model of the directory with its own eager attention: the oracle."""
+    return read_weights(directory, dtype)
+
+
+def tiny_executor(
+    directory: Path, num_blocks: int = 32, block_size: int = 4, dtype: torch.dtype = torch.float32
+) -> ModelExecutor:
+    """Return an executor on the directory's model, its pool filled with NaN."""
+    register_attention()
+    model = read_weights(directory, dtype)
+    layers = observe_layers(model)
+    model.set_attn_implementation(ATTENTION_NAME)
+    cache = KVCache(layers, num_blocks, block_size, dtype)
+    cache.fill(float("nan"))
+    vocab_size = model.config.vocab_size
+    compiler = functools.cache(lambda: GrammarCompiler(directory, vocab_size, (EOS_ID,)))
+    return ModelExecutor(PagedModel(model), cache, GrammarStates(compiler, vocab_size))
