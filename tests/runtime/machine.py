@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -44,6 +45,20 @@ request_values = st.fixed_dictionaries(
         "stop_token_ids": st.sampled_from(((), (), (), (7,))),
     }
 )
+
+
+def machine_settings(max_examples: int, *, derandomize: bool = True, shrink: bool = True) -> settings:
+    return settings(
+        max_examples=max_examples,
+        stateful_step_count=40,
+        derandomize=derandomize,
+        database=None,
+        deadline=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 token_limits = st.sampled_from((None, None, 1, 2, 3, 5, 8))

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pagefleet_runtime.block_cache import BlockCache
@@ -15,7 +14,7 @@ from pagefleet_runtime.plan import PageCopy, StepPlan, StepResult
 from pagefleet_runtime.planning import StepPlanner, _Writable
 from pagefleet_runtime.prefix_index import Node, PrefixIndex
 from pagefleet_runtime.sequence import Sequence
-from tests.runtime.machine import SchedulerMachine
+from tests.runtime.machine import SchedulerMachine, machine_settings
 from tests.runtime.toy_executor import ToyExecutor
 
 Patch = Callable[[type, str, Any], None]
@@ -287,17 +286,4 @@ def test_the_machine_sees(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None
     fault(monkeypatch.setattr)
     machine: type[SchedulerMachine] = SharingMachine if fault in ONLY_SHARING else SchedulerMachine
     with pytest.raises((AssertionError, KeyError)):
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=150,
-                stateful_step_count=40,
-                derandomize=True,
-                database=None,
-                deadline=None,
-                print_blob=False,
-                report_multiple_bugs=False,
-                phases=(Phase.generate,),
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_state_machine_as_test(machine, settings=machine_settings(150, shrink=False))
