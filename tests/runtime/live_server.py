@@ -74,13 +74,20 @@ class LiveServer:
 
 @contextmanager
 def live_server(
-    model: Path | str, *flags: str, ready: bool = True, environment: Mapping[str, str] | None = None
+    model: Path | str,
+    *flags: str,
+    ready: bool = True,
+    environment: Mapping[str, str] | None = None,
+    most_files: int | None = None,
 ) -> Iterator[LiveServer]:
     """Start a server, wait until it is ready (unless `ready` is False: then until it listens), end it afterwards.
 
-    Its log must not hold a traceback at the end, whatever the test did.
+    Its log must not hold a traceback at the end, whatever the test did. `most_files` is its `ulimit -n`.
     """
-    with tempfile.TemporaryDirectory() as folder, started(model, flags, Path(folder), environment) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        started(model, flags, Path(folder), environment, most_files) as server,
+    ):
         if ready:
             server.wait_ready()
         yield server
@@ -91,11 +98,17 @@ def live_server(
 
 @contextmanager
 def started(
-    model: Path | str, flags: tuple[str, ...], folder: Path, environment: Mapping[str, str] | None
+    model: Path | str,
+    flags: tuple[str, ...],
+    folder: Path,
+    environment: Mapping[str, str] | None,
+    most_files: int | None,
 ) -> Iterator[LiveServer]:
     """Start a server and wait until it listens; kill it at the end, if it is still there."""
     log_path = folder / "server.log"
     command = [sys.executable, "-P", "-m", "pagefleet_runtime", str(model), "--port", "0", *flags]
+    if most_files is not None:
+        command = ["/bin/sh", "-c", f'ulimit -n {most_files} && exec "$@"', "sh", *command]
     # One thread each: tests share few cores, and tiny models need no more.
     surroundings = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
     with log_path.open("wb") as log:
