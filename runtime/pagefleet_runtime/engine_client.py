@@ -128,6 +128,13 @@ class EngineClient:
             del self._policy_changes[change_id]
 
     @property
+    def max_length_tokens(self) -> int | None:
+        """The longest request in tokens as things are: a smaller live budget cuts it. None while loading."""
+        if self.info is None or self.policy is None or self.policy.kv_blocks is None:
+            return None if self.info is None else self.info.max_length_tokens
+        return min(self.info.max_length_tokens, self.policy.kv_blocks * self.info.block_size)
+
+    @property
     def in_flight(self) -> int:
         """Requests submitted and not yet ended or closed."""
         return len(self._streams)

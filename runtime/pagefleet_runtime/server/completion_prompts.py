@@ -8,7 +8,7 @@ from pagefleet_runtime.plan import TokenLogprob
 from pagefleet_runtime.server.openai_requests import MAX_PROMPTS, CompletionRequest
 from pagefleet_runtime.server.openai_responses import CompletionLogprobs
 from pagefleet_runtime.server.service import ModelText
-from pagefleet_runtime.server.validation import check_token_ids
+from pagefleet_runtime.server.validation import check_text_size, check_token_ids
 from pagefleet_runtime.text.detokenizer import Detokenizer
 from pagefleet_runtime.text.tokenizer import Tokenizer
 
@@ -44,6 +44,8 @@ def _listed(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[s
 
 
 def _prompt(given: str | list[int], index: int, echo: bool, text: ModelText) -> Prompt:
+    if isinstance(given, str):
+        check_text_size(len(given), text.longest_token_bytes, text.info.max_length_tokens, "prompt")
     ids = text.tokenizer.encode(given, add_special_tokens=True) if isinstance(given, str) else given
     if not ids:
         raise _empty(index)

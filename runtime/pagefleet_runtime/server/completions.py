@@ -73,7 +73,6 @@ async def _answer(service: Service, fields: CompletionRequest, caller: Caller, r
     plan = await received.off_loop(lambda: plan_completion(fields, text, caller))
     if fields.stream:
         return EventStream(_frames(service, plan), patience_seconds=service.patience_seconds)
-    choices = [_Choice(plan, index) for index in range(len(plan.prompts) * fields.n)]
     choices = [_Choice(plan, index) for index in range(plan.num_choices)]
     async with opened(plan.job, service.client, text.tokenizer, service.figures) as generation:
         async for _ in _changes(plan, generation, choices):
@@ -107,7 +106,7 @@ def _engine_requests(
     grammar = response_grammar(fields.response_format)
     requests = []
     for index, prompt in enumerate(prompts):
-        max_tokens = answer_length(len(prompt.ids), asked, text.info.max_length_tokens, "max_tokens")
+        max_tokens = answer_length(len(prompt.ids), asked, text.max_length_tokens, "max_tokens")
         params = sampling_params(
             fields, max_tokens=max_tokens, vocab_size=text.info.vocab_size, shown=shown, grammar=grammar
         )

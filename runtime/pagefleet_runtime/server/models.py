@@ -37,5 +37,5 @@ def models_router(service: Service) -> APIRouter:
 def _model(service: Service) -> Json:
     """Return OpenAI's model object, and the longest request as soon as it is known."""
     model: Json = {"id": service.served_name, "object": "model", "created": service.started_at, "owned_by": "pagefleet"}
-    info = service.client.info
-    return model if info is None else model | {"max_model_len": info.max_length_tokens}
+    longest = service.client.max_length_tokens
+    return model if longest is None else model | {"max_model_len": longest}

@@ -28,7 +28,14 @@ from pagefleet_runtime.server.responses_output import ResponseOutput
 from pagefleet_runtime.server.service import Caller, ModelText, Service, json_body
 from pagefleet_runtime.server.streaming import Answer, EventStream, event_frame
 from pagefleet_runtime.server.treatment import RESPONSES, honoured
-from pagefleet_runtime.server.validation import Shown, answer_length, check_stream_options, sampling_params
+from pagefleet_runtime.server.validation import (
+    Shown,
+    answer_length,
+    check_stream_options,
+    check_text_size,
+    num_characters,
+    sampling_params,
+)
 from pagefleet_runtime.text.choice_text import TextToken
 
 
@@ -91,7 +98,7 @@ def plan_response(fields: ResponsesRequest, text: ModelText, caller: Caller) -> 
         chat_format(fields.text),
     )
     prompt_ids = text.chat_prompt.ids(messages_of(fields), asks.tools.shown)
-    limit = text.info.max_length_tokens
+    limit = text.max_length_tokens
     params = sampling_params(
         fields,
         max_tokens=answer_length(len(prompt_ids), fields.max_output_tokens, limit, "max_output_tokens"),

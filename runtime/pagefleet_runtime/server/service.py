@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -37,6 +37,7 @@ class ModelText:
     info: EngineInfo
     tokenizer: Tokenizer
     chat_prompt: ChatPrompt
+    max_length_tokens: int  # the longest request as things are
 
     @property
     def fingerprint(self) -> str:
@@ -47,7 +48,7 @@ class ModelText:
 
 def _load_text(info: EngineInfo) -> ModelText:
     tokenizer = load_tokenizer(info.model_directory)
-    return ModelText(info, tokenizer, ChatPrompt(tokenizer))
+    return ModelText(info, tokenizer, ChatPrompt(tokenizer), info.max_length_tokens)
 
 
 class TextSource:
@@ -64,7 +65,12 @@ class TextSource:
         if self._text is None:
             async with self._lock:
                 self._text = self._text or await self._load()
-        return self._text
+        return self._as_things_are(self._text)
+
+    def _as_things_are(self, text: ModelText) -> ModelText:
+        longest = self._client.max_length_tokens
+        assert longest is not None, "the text was loaded from what the engine said"
+        return text if longest == text.max_length_tokens else replace(text, max_length_tokens=longest)
 
     async def prepare(self) -> None:
         """Wait for the engine, then load, so that the first request doesn't have to wait for it."""

@@ -53,7 +53,7 @@ def _tokenized(fields: TokenizeRequest, text: ModelText) -> Json:
         ids = text.chat_prompt.ids(fields.messages, fields.tools)
     else:
         ids = text.tokenizer.encode(fields.prompt or "", add_special_tokens=fields.add_special_tokens)
-    answer: Json = {"count": len(ids), "max_model_len": text.info.max_length_tokens, "tokens": ids}
+    answer: Json = {"count": len(ids), "max_model_len": text.max_length_tokens, "tokens": ids}
     if fields.return_token_strs:
         answer["token_strs"] = [text.tokenizer.token_text(token_id) for token_id in ids]
     return answer

@@ -8,6 +8,8 @@ from pagefleet_runtime.errors import RequestRefused, invalid
 from pagefleet_runtime.request import Grammar, SamplingParams
 from pagefleet_runtime.server.openai_requests import SamplingFields
 
+_NORMALIZER_MARGIN = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -47,6 +49,29 @@ def _too_long(prompt_tokens: int, asked: int | None, limit: int, asked_by: str) 
         f"and {answer}; {remedy}"
     )
     return invalid(message, "messages" if asked is None else asked_by, "context_length_exceeded")
+
+
+def num_characters(value: object) -> int:
+    """Return how much text stands in a JSON value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(num_characters, value))
+    return sum(map(num_characters, value.values())) if isinstance(value, dict) else 0
+
+
+def check_text_size(characters: int, longest_token_bytes: int, limit: int, param: str) -> None:
+    """Raise RequestRefused (400) for a text that is too long by far: tokenising megabytes takes many seconds.
+
+    What is only somewhat too long is found by its tokens. A normaliser may shorten a text, hence the margin.
+    """
+    least_tokens = characters // (longest_token_bytes * _NORMALIZER_MARGIN)
+    if least_tokens > limit:
+        message = (
+            f"a request is at most {limit} tokens here, prompt and answer together; {param} has {characters} characters, "
+            f"which are more than {least_tokens} tokens; shorten it"
+        )
+        raise invalid(message, param, "context_length_exceeded")
 
 
 def check_token_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
