@@ -1,0 +1,192 @@
+"""What memory, types and threads come out of settings, sizes and the machine."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagefleet_contract.capacity import ModelShape
+from pagefleet_contract.engine import EngineConfig
+from pagefleet_runtime.errors import ModelRefused
+from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
+from pagefleet_runtime.models.dtypes import choose_dtypes
+from pagefleet_runtime.models.machine import read_machine
+
+MIB = 2**20
+# A block of 16 tokens is 16 · 2 layers · 2 heads · 32 values · 4 bytes = 8 KiB.
+SIZES = LoadedSizes(
+    shape=ModelShape.uniform(2, 2, 16),
+    kv_dtype="float32",
+    weights_bytes=60 * MIB,
+    workspace_bytes=20 * MIB,
+    memory_bytes=100 * MIB,
+    memory_source="the container's limit",
+    model_length=512,
+)
+
+
+def config(budget: dict[str, Any] | None = None, **changes: Any) -> EngineConfig:
+    cache = {"budget": budget} if budget else {}
+    return EngineConfig.model_validate({"model": {"uri": "m"} | changes, "kv_cache": cache})
+
+
+def plan(budget: dict[str, Any], sizes: LoadedSizes = SIZES, **changes: Any) -> MemoryPlan:
+    return plan_memory(config(budget, **changes), sizes)
+
+
+@pytest.mark.parametrize(
+    ("budget", "blocks"),
+    [
+        ({"blocks": 40}, 40),
+        ({"memory": "1Mi"}, 128),
+        ({"memory": "100k"}, 12),
+        # 90 MiB less 80 of weights and workspace, a block with half of it again for what attention copies.
+        ({"memory_percent": 90}, 10 * MIB // (8192 + 4096)),
+    ],
+)
+def test_each_kind_of_budget_gives_blocks(budget: dict[str, Any], blocks: int) -> None:
+    made = plan(budget)
+
+    assert (made.num_blocks, made.bytes_per_block, made.max_length_tokens) == (blocks, 8192, min(512, 16 * blocks))
+
+
+@pytest.mark.parametrize(
+    ("budget", "message"),
+    [
+        ({"memory": "8191"}, r"budget.memory is 8191, but one block takes 8 KiB"),
+        (
+            {"memory_percent": 80},
+            r"80 % of 100 MiB \(the container's limit\) is 80 MiB, but weights take 60 MiB and workspace 20 MiB.*"
+            "--kv-cache-budget-memory-percent",
+        ),
+        ({"blocks": 10_000}, r"10000 KV blocks take 78.1 MiB;.* more than 100 MiB .*--kv-cache-budget-blocks"),
+    ],
+)
+def test_a_budget_that_cannot_be_is_refused_with_the_numbers(budget: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelRefused, match=message):
+        plan(budget)
+
+
+def test_a_percentage_makes_no_more_blocks_than_sequences_can_hold() -> None:
+    made = plan({"memory_percent": 90}, replace(SIZES, memory_bytes=20_000 * MIB))
+
+    assert made.num_blocks == 256 * 32
+    assert "8192 are made, which is what 256 sequences of 512 tokens take" in made.notes[0]
+
+
+def test_a_longest_request_that_the_budget_cuts_is_told_with_the_reason() -> None:
+    made = plan({"blocks": 3})
+
+    assert made.max_length_tokens == 48
+    assert "48 tokens, not 512: the KV budget holds 3 blocks of 16 tokens" in made.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "longest", "num_notes"),
+    [(512, 100, 100, 0), (512, 600, 512, 1), (512, None, 512, 0), (None, 77, 77, 0)],
+)
+def test_the_longest_request_is_the_least_of_settings_and_model(
+    own: int | None, asked: int | None, longest: int, num_notes: int
+) -> None:
+    made = plan({"blocks": 100}, replace(SIZES, model_length=own), max_length=asked)
+
+    assert (made.max_length_tokens, len(made.notes)) == (longest, num_notes)
+
+
+def test_a_model_without_a_length_needs_a_setting() -> None:
+    with pytest.raises(ModelRefused, match="--model-max-length"):
+        plan({"blocks": 100}, replace(SIZES, model_length=None))
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "has_bfloat16", "expected"),
+    [
+        ("auto", "bfloat16", True, "bfloat16"),
+        ("auto", "bfloat16", False, "float32"),
+        ("auto", "float32", True, "float32"),
+        ("auto", "float16", True, "bfloat16"),
+        ("auto", "float16", False, "float32"),
+        ("auto", None, True, "bfloat16"),
+        ("auto", None, False, "float32"),
+        ("float16", "bfloat16", False, "float16"),
+    ],
+)
+def test_the_type_of_weights_follows_the_model_and_the_cpu(
+    asked: str, own: str | None, has_bfloat16: bool, expected: str
+) -> None:
+    made = choose_dtypes(config(dtype=asked), own, has_bfloat16)
+
+    assert (made.weights, made.kv) == (expected, expected)
+    assert bool(made.notes) == (asked == "auto" and expected != (own or "bfloat16"))
+
+
+def test_blocks_may_have_a_type_of_their_own() -> None:
+    settings = EngineConfig.model_validate({"model": {"uri": "m"}, "kv_cache": {"dtype": "float16"}})
+
+    assert choose_dtypes(settings, "float32", True).kv == "float16"
+
+
+def machine_root(root: Path, cgroup: str, files: dict[str, str], flags: str = "fpu avx512_bf16") -> Path:
+    content = {
+        "proc/meminfo": "MemTotal:       1000 kB\nMemFree: 1 kB\nMemAvailable:    700 kB\n",
+        "proc/cpuinfo": f"processor : 0\nflags\t\t: {flags}\n",
+        "proc/self/cgroup": cgroup,
+    }
+    for name, text in (content | files).items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "memory", "source"),
+    [
+        ("0::/pod/x\n", {"sys/fs/cgroup/pod/x/memory.max": "max\n"}, 700 * 1024, "free memory"),
+        ("0::/pod/x\n", {"sys/fs/cgroup/pod/memory.max": "5000\n"}, 5000, "container's limit"),
+        ("0::/\n", {"sys/fs/cgroup/memory.max": "6000"}, 6000, "container's limit"),
+        ("4:memory:/a\n", {"sys/fs/cgroup/memory/a/memory.limit_in_bytes": "7000\n"}, 7000, "container's limit"),
+        # The path is the host's; below the mount there is only the container's own.
+        ("4:memory:/docker/1\n", {"sys/fs/cgroup/memory/memory.limit_in_bytes": "8000\n"}, 8000, "container's limit"),
+        ("4:memory:/\n", {"sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63)}, 700 * 1024, "free memory"),
+    ],
+)
+def test_memory_is_the_containers_or_what_is_free(
+    tmp_path: Path, cgroup: str, files: dict[str, str], memory: int, source: str
+) -> None:
+    machine = read_machine(machine_root(tmp_path, cgroup, files))
+
+    assert machine.memory_bytes == memory
+    assert source in machine.memory_source
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files"),
+    [
+        ("0::/x\n", {"sys/fs/cgroup/x/cpu.max": "150000 100000\n"}),
+        (
+            "3:cpu,cpuacct:/x\n",
+            {
+                "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "50000",
+                "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000",
+            },
+        ),
+    ],
+)
+def test_threads_keep_to_the_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cgroup: str, files: dict[str, str]
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    assert read_machine(machine_root(tmp_path, cgroup, files)).num_threads == 1
+
+
+def test_fewer_threads_may_be_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    assert read_machine(machine_root(tmp_path, "0::/\n", {})).num_threads == 1
+
+
+@pytest.mark.parametrize(("flags", "expected"), [("fpu avx512_bf16", True), ("amx_bf16", True), ("fpu avx512f", False)])
+def test_bfloat16_is_the_cpus(tmp_path: Path, flags: str, expected: bool) -> None:
+    assert read_machine(machine_root(tmp_path, "0::/\n", {}, flags)).has_bfloat16 is expected
