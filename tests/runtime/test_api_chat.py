@@ -207,6 +207,15 @@ async def test_streamed_tool_calls_say_id_and_name_once(tmp_path: Path) -> None:
         assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_only_looked_like_the_beginning_of_a_call_is_text(tmp_path: Path, stream: bool) -> None:
+    async with api(tmp_path) as a:
+        a.engine.script = says("so <tool_ca")
+        response = await a.chat(tools=_tools(), stream=stream)
+        assert "so" in response.text and "<tool_ca" in response.text
+        assert "tool_calls" not in response.text
+
+
 async def test_without_parallel_calls_only_the_first_is_made(tmp_path: Path) -> None:
     async with api(tmp_path) as a:
         a.engine.script = says(CALL + CALL)

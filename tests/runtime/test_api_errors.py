@@ -32,7 +32,7 @@ BROKEN_BODIES = {
     "ten thousand lists": _nested(10_000),
     "three hundred lists": _nested(300),
     "NaN": b'{"model":"tiny","messages":[],"temperature":NaN}',
-    "infinity": b'{"model":"tiny","messages":[],"temperature":1e999}',
+    "infinity": b'{"model":"tiny","messages":[{"role":"user","content":"x"}],"prompt":"x","metadata":{"a":1e999}}',
     "a number of 5,000 digits": b'{"model":"tiny","n":' + b"9" * 5000 + b"}",
     "half a surrogate": b'{"model":"tiny","messages":[{"role":"user","content":"a\\ud83d"}]}',
     "broken UTF-8": b'{"model":"tiny\xff"}',
@@ -131,6 +131,24 @@ WRONG_FIELDS: dict[str, dict[str, Any]] = {
 async def test_a_wrong_field_is_named(tmp_path: Path, param: str, fields: dict[str, Any]) -> None:
     async with api(tmp_path) as a:
         assert error_of(await a.chat(**fields), 400)["param"] == param
+
+
+async def test_a_text_too_long_by_far_is_refused_without_being_tokenised(tmp_path: Path) -> None:
+    huge = "word " * 1_000_000
+    async with api(tmp_path) as a:
+        for response in (
+            await a.complete(prompt=huge),
+            await a.chat(messages=[{"role": "user", "content": [{"type": "text", "text": huge}]}]),
+            await a.respond(input=huge),
+        ):
+            error = error_of(response, 400)
+            assert error["code"] == "context_length_exceeded" and "characters" in error["message"]
+
+
+async def test_a_token_id_outside_the_vocabulary_is_400(tmp_path: Path) -> None:
+    async with api(tmp_path) as a:
+        assert error_of(await a.complete(prompt=[[72], [260]]), 400)["param"] == "prompt"
+        assert error_of(await a.complete(logit_bias={"260": 1}), 400)["param"] == "logit_bias"
 
 
 async def test_unknown_paths_and_wrong_methods_have_the_same_shape(tmp_path: Path) -> None:

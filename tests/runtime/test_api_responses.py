@@ -84,6 +84,7 @@ async def test_items_become_the_same_prompt_as_chat_messages(tmp_path: Path) -> 
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
         {"type": "reasoning", "id": "rs_1", "summary": []},
+        {"role": "assistant", "content": "I look."},
         {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "rain"},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Rain."}]},
@@ -93,7 +94,7 @@ async def test_items_become_the_same_prompt_as_chat_messages(tmp_path: Path) -> 
     messages = [
         {"role": "system", "content": "Brief."},
         {"role": "user", "content": "Weather?"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "rain"},
         {"role": "assistant", "content": "Rain."},
         {"role": "user", "content": "Sure?"},

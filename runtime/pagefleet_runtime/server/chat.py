@@ -75,7 +75,7 @@ def plan_chat(fields: ChatRequest, text: ModelText, caller: Caller) -> ChatPlan:
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs is only allowed with logprobs: true", "top_logprobs")
     asks = constraint(fields.tools, fields.tool_choice, fields.parallel_tool_calls, fields.response_format)
-    limit = text.info.max_length_tokens
+    limit = text.max_length_tokens
     check_text_size(num_characters(fields.messages), text.longest_token_bytes, limit, "messages")
     prompt_ids = text.chat_prompt.ids(fields.messages, asks.tools.shown)
     asked, asked_by = fields.max_tokens, "max_tokens"
@@ -83,7 +83,7 @@ def plan_chat(fields: ChatRequest, text: ModelText, caller: Caller) -> ChatPlan:
         asked, asked_by = fields.max_completion_tokens, "max_completion_tokens"
     params = sampling_params(
         fields,
-        max_tokens=answer_length(len(prompt_ids), asked, text.max_length_tokens, asked_by),
+        max_tokens=answer_length(len(prompt_ids), asked, limit, asked_by),
         vocab_size=text.info.vocab_size,
         shown=Shown(answer=(fields.top_logprobs or 0) if fields.logprobs else None),
         grammar=asks.grammar,

@@ -97,8 +97,9 @@ def plan_response(fields: ResponsesRequest, text: ModelText, caller: Caller) -> 
         fields.parallel_tool_calls,
         chat_format(fields.text),
     )
-    prompt_ids = text.chat_prompt.ids(messages_of(fields), asks.tools.shown)
     limit = text.max_length_tokens
+    check_text_size(num_characters(fields.input), text.longest_token_bytes, limit, "input")
+    prompt_ids = text.chat_prompt.ids(messages_of(fields), asks.tools.shown)
     params = sampling_params(
         fields,
         max_tokens=answer_length(len(prompt_ids), fields.max_output_tokens, limit, "max_output_tokens"),

@@ -38,6 +38,7 @@ class ModelText:
     tokenizer: Tokenizer
     chat_prompt: ChatPrompt
     max_length_tokens: int  # the longest request as things are
+    longest_token_bytes: int
 
     @property
     def fingerprint(self) -> str:
@@ -48,7 +49,8 @@ class ModelText:
 
 def _load_text(info: EngineInfo) -> ModelText:
     tokenizer = load_tokenizer(info.model_directory)
-    return ModelText(info, tokenizer, ChatPrompt(tokenizer), info.max_length_tokens)
+    longest = max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size))
+    return ModelText(info, tokenizer, ChatPrompt(tokenizer), info.max_length_tokens, max(longest, 1))
 
 
 class TextSource:

@@ -68,8 +68,8 @@ def check_text_size(characters: int, longest_token_bytes: int, limit: int, param
     least_tokens = characters // (longest_token_bytes * _NORMALIZER_MARGIN)
     if least_tokens > limit:
         message = (
-            f"a request is at most {limit} tokens here, prompt and answer together; {param} has {characters} characters, "
-            f"which are more than {least_tokens} tokens; shorten it"
+            f"a request is at most {limit} tokens here, prompt and answer together; {param} has {characters} "
+            f"characters, which are more than {least_tokens} tokens; shorten it"
         )
         raise invalid(message, param, "context_length_exceeded")
 
