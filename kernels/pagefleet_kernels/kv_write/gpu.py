@@ -11,7 +11,7 @@ from pagefleet_kernels.launch import Launch
 from pagefleet_kernels.quantised_kv.scales import CacheScales, Fp8Scales, Int8Scales
 
 TOKENS_PER_PROGRAM = 8
-NUM_WARPS = 4
+NUM_WARPS = 2
 
 
 def kv_write_triton(

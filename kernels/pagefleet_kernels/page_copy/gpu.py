@@ -38,9 +38,9 @@ def copies_launch(
         "source": source,
         "target_pages": target_pages,
         "source_pages": source_pages,
-        "num_words": source.shape[1],
-        "target_stride": target.stride(0),
-        "source_stride": source.stride(0),
+        "num_vectors": source.shape[1] // 4,
+        "target_stride": target.stride(0) // 4,
+        "source_stride": source.stride(0) // 4,
         "WORDS": WORDS_PER_PROGRAM,
     }
     grid = (num_copies, triton.cdiv(source.shape[1], WORDS_PER_PROGRAM))
@@ -50,8 +50,11 @@ def copies_launch(
 def as_words(buffer: torch.Tensor) -> torch.Tensor:
     """View pages [N, bytes] as 4-byte words. Raises ValueError where a page isn't a multiple of 16 bytes."""
     page_bytes = buffer.shape[1] * buffer.element_size()
-    if page_bytes % 16 or buffer.stride(1) != 1:
-        raise ValueError(f"a page has {page_bytes} bytes; it must be a contiguous multiple of 16")
+    if page_bytes % 16 or buffer.stride(1) != 1 or buffer.stride(0) * buffer.element_size() % 16:
+        raise ValueError(
+            f"a page has {page_bytes} bytes and strides {buffer.stride()}; it must be a contiguous multiple of 16 bytes "
+            "that begins at one"
+        )
     return buffer.view(torch.int32)
 
 

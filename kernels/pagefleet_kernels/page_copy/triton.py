@@ -9,13 +9,14 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["num_words"])
+# Sizes are given in units of 16 bytes, so that the compiler knows that whole vectors can be moved.
+@triton.jit(do_not_specialize=["num_vectors", "target_stride", "source_stride"])
 def copy_pages_kernel(
-    target,  # [N, words], int32
-    source,  # [M, words], int32
+    target,  # [N, 4 * vectors], int32
+    source,  # [M, 4 * vectors], int32
     target_pages,  # int32, or None: copy i goes to page i; a negative page is copied nowhere
     source_pages,  # int32, or None: copy i comes from page i
-    num_words,
+    num_vectors,
     target_stride,
     source_stride,
     WORDS: tl.constexpr,
@@ -30,6 +31,6 @@ def copy_pages_kernel(
     if (target_page < 0) | (source_page < 0):
         return
     word = tl.program_id(1).to(tl.int64) * WORDS + tl.arange(0, WORDS)
-    mask = word < num_words
-    words = tl.load(source + source_page * source_stride + word, mask=mask)
-    tl.store(target + target_page * target_stride + word, words, mask=mask)
+    mask = word < num_vectors * 4
+    words = tl.load(source + source_page * source_stride * 4 + word, mask=mask)
+    tl.store(target + target_page * target_stride * 4 + word, words, mask=mask)

@@ -210,7 +210,8 @@ def attention_kernel(
     weighted = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
     table = block_tables + row.to(tl.int64) * pages_per_row
 
-    if WINDOW == 0 and ROWS > 16:
+    # Small tiles gain less from a sweep without masks than a second one costs.
+    if WINDOW == 0 and ROWS > 32:
         middle = begin + tl.maximum(common_end - begin, 0) // KEYS * KEYS
         weighted, highest, total = _sweep(
             weighted, highest, total, queries, first_seen, num_seen, begin, middle, table, keys, values, key_scales, value_scales,
