@@ -249,7 +249,9 @@ class Engine:
         request_ids = sorted({row.key.request_id for row in plan.rows})
         logger.exception("step %d failed with the requests %s", plan.epoch, ", ".join(request_ids))
         self._failures += 1
-        outputs = self._scheduler.fail_step(plan, f"the step failed: {type(error).__name__}")
+        outputs = self._scheduler.fail_step(
+            plan, "the engine failed on this request; its log has the cause"
+        )
         if self._failures >= _MOST_FAILURES:
             self._tell(outputs)
             raise EngineBroken(f"{self._failures} steps failed one after the other; the last: {error}")

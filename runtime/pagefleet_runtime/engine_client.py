@@ -7,12 +7,12 @@ that nobody reads grows, and holds up nobody.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Literal, Protocol, TypeVar
 
 from pagefleet_contract.engine import ServingSettings
 from pagefleet_runtime.engine_link import EngineLink
-from pagefleet_runtime.errors import Refusal, RequestRefused, invalid
+from pagefleet_runtime.errors import ModelRefused, Refusal, RequestRefused, RuntimeFault, invalid
 from pagefleet_runtime.protocol import (
     Abort,
     Accepted,
@@ -51,7 +51,7 @@ class EngineClient:
 
     Call `start()` inside the running loop first. `info` is None until the model has loaded; `snapshot` is the last one
     received; `load` is the last progress seen. `state` moves loading, ready, draining; failed from anywhere. Ready
-    means that the engine has produced a token: a request of our own warms it up.
+    means that the engine has produced a token (a request of our own warms it up) and that all `preparations` are done.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class EngineClient:
         self._streams: dict[str, RequestStream] = {}
         self._policy_changes: dict[int, asyncio.Future[PolicyChange]] = {}
         self._next_change_id = 0
+        # What else must be done with the loaded model before requests are taken; ModelRefused ends the start.
+        self.preparations: list[Callable[[EngineInfo], Awaitable[None]]] = []
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -212,22 +214,29 @@ class EngineClient:
         compiling = 0 if request.params.grammar is None else self._settings.grammar_timeout_seconds
         return self._clock() + compiling
 
+    async def _become_ready(self, info: EngineInfo) -> None:
+        try:
+            await asyncio.gather(self._warm_up(info), *(prepare(info) for prepare in self.preparations))
+        except RuntimeFault as fault:
+            self._fail(str(fault))
+            return
+        except Exception:
+            logger.exception("getting ready failed")
+            self._fail("getting ready failed, a bug of ours; the log has the cause")
+            return
+        if self.state == "loading":
+            self.state = "ready"
+            self._changed.set()
+
     async def _warm_up(self, info: EngineInfo) -> None:
         token = info.eos_token_ids[0] if info.eos_token_ids else 0
         params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
         request = GenerationRequest("pagefleet-warm-up", (token,), params, arrival_seconds=self._clock())
-        try:
-            async with await self._submit(request) as stream:
-                errors = [output.error async for output in stream if output.finish_reason == "error"]
-        except RequestRefused as refused:
-            errors = [str(refused)]
+        async with await self._submit(request) as stream:
+            errors = [output.error async for output in stream if output.finish_reason == "error"]
         if errors:
-            self._fail(f"the warm-up request failed: {errors[0]}")
-            return
+            raise ModelRefused(f"the warm-up request failed: {errors[0]}")
         self._ask_policy(PolicyChange(reset_prefix_cache=True))  # nobody else begins like the warm-up
-        if self.state == "loading":
-            self.state = "ready"
-            self._changed.set()
 
     async def _end_drain(self) -> None:
         limit = self._settings.drain_timeout_seconds
@@ -258,7 +267,7 @@ class EngineClient:
             case Loaded():
                 self.info = message.info
                 self._ask_policy(PolicyChange())
-                self._spawn(self._warm_up(message.info))
+                self._spawn(self._become_ready(message.info))
             case LoadFailed():
                 self._fail(message.message)
 

@@ -66,10 +66,10 @@ async def api(
     config = EngineConfig(model=ModelSettings(uri=f"org/{MODEL}"), serving=serving or ServingSettings())
     figures = RequestFigures()
     client = EngineClient(engine, config.serving, figures)
+    app = create_app(client, config, figures, ApiKeys.load(config.serving.api_keys_file))
     client.start()
     if engine.info is not None:
         await client.loaded()
-    app = create_app(client, config, figures, ApiKeys.load(config.serving.api_keys_file))
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://test") as http:
         yield Api(app, engine, client, http, figures)

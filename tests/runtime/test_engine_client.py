@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from pagefleet_contract.engine import ServingSettings
-from pagefleet_runtime.errors import Refusal, RequestRefused
+from pagefleet_runtime.errors import ModelRefused, Refusal, RequestRefused
 from pagefleet_runtime.protocol import (
     Abort,
     Accepted,
     ChangePolicy,
+    EngineInfo,
     Loaded,
     LoadFailed,
     LoadProgress,
@@ -58,6 +59,38 @@ def test_it_is_ready_only_after_a_token_was_produced() -> None:
         await scene.engine_says(Accepted("pagefleet-warm-up"))
         await scene.step(token("pagefleet-warm-up", 3, finish_reason="length"))
         scene.client.check_accepts()
+
+    asyncio.run(play())
+
+
+def test_it_is_ready_only_after_every_preparation() -> None:
+    async def play() -> None:
+        scene, prepared = Scene(), asyncio.Event()
+
+        async def prepare(info: EngineInfo) -> None:
+            assert info == INFO
+            await prepared.wait()
+
+        scene.client.preparations.append(prepare)
+        await scene.become_ready()
+        assert scene.client.state == "loading"
+        prepared.set()
+        await settle()
+        assert scene.client.state == "ready"
+
+    asyncio.run(play())
+
+
+def test_a_preparation_that_refuses_the_model_ends_the_start() -> None:
+    async def play() -> None:
+        scene = Scene()
+
+        async def prepare(info: EngineInfo) -> None:
+            raise ModelRefused("the tokenizer of this model can't be used")
+
+        scene.client.preparations.append(prepare)
+        await scene.become_ready()
+        assert (scene.client.state, scene.client.failure) == ("failed", "the tokenizer of this model can't be used")
 
     asyncio.run(play())
 

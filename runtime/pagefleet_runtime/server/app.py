@@ -1,34 +1,27 @@
 """The application: routes, errors and middleware put together. Health, metrics and the operator's routes come from
 `admin`; whoever calls `create_app` includes them and starts the engine's client."""
 
-import asyncio
-import contextlib
 import importlib.metadata
-import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager
 
 from fastapi import FastAPI
 
 from pagefleet_contract.engine import EngineConfig
 from pagefleet_runtime.auth import ApiKeys
 from pagefleet_runtime.engine_client import EngineClient
-from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.server.chat import chat_router
 from pagefleet_runtime.server.completions import completions_router
 from pagefleet_runtime.server.errors import add_error_handlers
 from pagefleet_runtime.server.middleware import BodyLimit, RequestScope
 from pagefleet_runtime.server.models import models_router
+from pagefleet_runtime.server.pacing import Paced
 from pagefleet_runtime.server.responses import responses_router
-from pagefleet_runtime.server.service import Service, make_service
+from pagefleet_runtime.server.service import make_service
 from pagefleet_runtime.server.token_routes import tokenize_router
-
-logger = logging.getLogger(__name__)
 
 
 def create_app(client: EngineClient, config: EngineConfig, figures: RequestFigures, keys: ApiKeys) -> FastAPI:
-    """Return the OpenAI API over a started engine client. Create it inside the running loop."""
+    """Return the OpenAI API over an engine client that isn't ready yet: its readiness includes the API's own."""
     service = make_service(client, config, figures, keys)
     app = FastAPI(
         title="pagefleet",
@@ -36,7 +29,6 @@ def create_app(client: EngineClient, config: EngineConfig, figures: RequestFigur
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_prepare_text(service),
     )
     for make_router in (chat_router, completions_router, responses_router, models_router, tokenize_router):
         app.include_router(make_router(service))
@@ -44,26 +36,5 @@ def create_app(client: EngineClient, config: EngineConfig, figures: RequestFigur
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, max_body_bytes=config.serving.max_body_bytes)
     app.add_middleware(RequestScope)
+    app.add_middleware(Paced)
     return app
-
-
-def _prepare_text(service: Service) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Load the tokenizer as soon as the model has loaded, not with the first request."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
-        preparing = asyncio.create_task(_prepared(service))
-        try:
-            yield
-        finally:
-            preparing.cancel()
-            await asyncio.gather(preparing, return_exceptions=True)
-
-    return lifespan
-
-
-async def _prepared(service: Service) -> None:
-    try:
-        await service.text.prepare()
-    except RequestRefused as refused:
-        logger.error("the tokenizer isn't ready: %s", refused)

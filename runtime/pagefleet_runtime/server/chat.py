@@ -61,7 +61,7 @@ def chat_router(service: Service) -> APIRouter:
 
 
 async def _answer(service: Service, fields: ChatRequest, caller: Caller, received: Received) -> Response:
-    text = await service.text.get()
+    text = service.text.get()
     plan = await received.off_loop(lambda: plan_chat(fields, text, caller))
     if fields.stream:
         return EventStream(_frames(service, plan), patience_seconds=service.patience_seconds)

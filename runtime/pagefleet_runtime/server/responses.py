@@ -73,7 +73,7 @@ def responses_router(service: Service) -> APIRouter:
 
 
 async def _answer(service: Service, fields: ResponsesRequest, caller: Caller, received: Received) -> Response:
-    text = await service.text.get()
+    text = service.text.get()
     plan = await received.off_loop(lambda: plan_response(fields, text, caller))
     if fields.stream:
         frames = _Frames(plan)

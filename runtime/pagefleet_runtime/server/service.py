@@ -15,7 +15,7 @@ from starlette.requests import Request
 from pagefleet_contract.engine import EngineConfig, ModelSettings
 from pagefleet_runtime.auth import ApiKeys
 from pagefleet_runtime.engine_client import EngineClient
-from pagefleet_runtime.errors import ModelRefused, Refusal, RequestRefused
+from pagefleet_runtime.errors import Refusal, RequestRefused
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.protocol import EngineInfo
 from pagefleet_runtime.server.treatment import UnknownNames
@@ -54,42 +54,23 @@ def _load_text(info: EngineInfo) -> ModelText:
 
 
 class TextSource:
-    """Loads the text side of the model once, as soon as the engine has said where it is."""
+    """The text side of the model. The client isn't ready before it has been loaded."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
-        self._lock = asyncio.Lock()
         self._text: ModelText | None = None
+        client.preparations.append(self._prepare)
 
-    async def get(self) -> ModelText:
-        """Return the model's text. Raises RequestRefused (503) while there is none, or no requests are taken."""
+    async def _prepare(self, info: EngineInfo) -> None:
+        self._text = await asyncio.to_thread(_load_text, info)
+
+    def get(self) -> ModelText:
+        """Return the model's text, with its limits as they are now. Raises RequestRefused (503) unless requests are
+        taken."""
         self._client.check_accepts()
-        if self._text is None:
-            async with self._lock:
-                self._text = self._text or await self._load()
-        return self._as_things_are(self._text)
-
-    def _as_things_are(self, text: ModelText) -> ModelText:
         longest = self._client.max_length_tokens
-        assert longest is not None, "the text was loaded from what the engine said"
-        return text if longest == text.max_length_tokens else replace(text, max_length_tokens=longest)
-
-    async def prepare(self) -> None:
-        """Wait for the engine, then load, so that the first request doesn't have to wait for it."""
-        await self._client.loaded()
-        if self._client.state == "ready":
-            await self.get()
-
-    async def _load(self) -> ModelText:
-        info = self._client.info
-        if info is None:
-            raise RequestRefused(Refusal(503, "model_loading", "the model is still loading", retry_after_seconds=5))
-        try:
-            return await asyncio.to_thread(_load_text, info)
-        except ModelRefused as error:
-            logger.error("the tokenizer of %s can't be used: %s", info.model_directory, error)
-            message = "this model's tokenizer can't be used; the server's log has the cause"
-            raise RequestRefused(Refusal(503, "tokenizer_refused", message)) from error
+        assert self._text is not None and longest is not None, "a client that accepts has loaded the text"
+        return self._text if longest == self._text.max_length_tokens else replace(self._text, max_length_tokens=longest)
 
 
 @dataclass(frozen=True, slots=True)

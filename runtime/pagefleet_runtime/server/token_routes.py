@@ -24,7 +24,7 @@ def tokenize_router(service: Service) -> APIRouter:
         received = await read_object(request)
         fields = validated(TokenizeRequest, _given(received.values))
         service.check_model(fields.model or service.served_name)
-        text = await service.text.get()
+        text = service.text.get()
         return JSONAnswer(await received.off_loop(lambda: _tokenized(fields, text)))
 
     @router.post("/detokenize", openapi_extra=json_body(DetokenizeRequest))
@@ -34,7 +34,7 @@ def tokenize_router(service: Service) -> APIRouter:
         received = await read_object(request)
         fields = validated(DetokenizeRequest, _given(received.values))
         service.check_model(fields.model or service.served_name)
-        text = await service.text.get()
+        text = service.text.get()
         check_token_ids(fields.tokens, text.info.vocab_size, "tokens")
         return JSONAnswer({"prompt": await received.off_loop(lambda: text.tokenizer.decode(fields.tokens))})
 
