@@ -73,10 +73,10 @@ def test_it_is_ready_only_after_every_preparation() -> None:
 
         scene.client.preparations.append(prepare)
         await scene.become_ready()
-        assert scene.client.state == "loading"
+        states: list[str] = [scene.client.state]
         prepared.set()
         await settle()
-        assert scene.client.state == "ready"
+        assert [*states, scene.client.state] == ["loading", "ready"]
 
     asyncio.run(play())
 
