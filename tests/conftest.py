@@ -5,6 +5,9 @@ from collections.abc import Generator
 
 import pytest
 
+# Torch's threads would spin against whatever else runs here, and tests take ten times as long; set before its import.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 # A reason that begins so is a sentence about the machine (no GPU, no root), not a test that was given up.
 _ALLOWED = "this machine "
 
