@@ -1,11 +1,22 @@
 """Families of transformers as tiny random models: the right ones pass the gate, the wrong ones are refused by name."""
 
+from typing import Any
+
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from pagefleet_runtime.errors import ModelRefused
+from pagefleet_runtime.model_executor.kv_cache import KVCache
+from pagefleet_runtime.model_executor.packing import pack
+from pagefleet_runtime.model_executor.paged_model import PagedModel
+from pagefleet_runtime.models.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.models.gate import prove_structure
+from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.models.support import check_class, check_config
 from pagefleet_runtime.models.weights import model_class
+from pagefleet_runtime.plan import Row
+from pagefleet_runtime.request import SequenceKey
 from tests.runtime.tiny_models import RIGHT_FAMILIES, WRONG_FAMILIES, tiny_config
 
 
@@ -16,6 +27,23 @@ def test_a_family_of_full_and_sliding_attention_passes_the_gate(family: str) -> 
     check_config(config)
     check_class(model_class(config))
     prove_structure(config)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "cohere2", "granite", "gpt2", "mixtral", "nemotron"])
+def test_the_head_alone_gives_the_logits_of_the_whole(family: str) -> None:
+    """Soft-caps and scales after the head differ from family to family."""
+    register_attention()
+    model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        tiny_config(family), attn_implementation=ATTENTION_NAME
+    ).eval()
+    layers = observe_layers(model)
+    model.set_attn_implementation(ATTENTION_NAME)
+    packed = pack([Row(SequenceKey("a", 0), tuple(range(9)), 0, (2, 0, 1))], block_size=4)
+    paged = PagedModel(model)
+
+    whole = paged.forward(packed, KVCache(layers, 3, 4, torch.float32), torch.arange(9))
+
+    assert torch.allclose(paged.head(whole, torch.tensor([3, 8])), whole.logits[[3, 8]], atol=1e-6)
 
 
 @pytest.mark.parametrize("family", WRONG_FAMILIES)

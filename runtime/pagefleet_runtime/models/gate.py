@@ -78,8 +78,8 @@ def prove_structure(config: Any, attention_name: str = ATTENTION_NAME) -> None:
 
 def prove_weights(eager: Sequence[torch.Tensor], paged: Sequence[torch.Tensor], bounds: Bounds) -> str:
     """Return the measured figures in words. Raises ModelRefused where they are out of bounds."""
-    reference = torch.log_softmax(torch.cat(list(eager)).double(), dim=-1)
-    ours = torch.log_softmax(torch.cat(list(paged)).double(), dim=-1)
+    reference = torch.log_softmax(torch.cat(list(eager)).float(), dim=-1)
+    ours = torch.log_softmax(torch.cat(list(paged)).float(), dim=-1)
     terms = torch.where(reference == float("-inf"), 0.0, reference.exp() * (reference - ours))
     divergence = terms.nan_to_num(nan=float("inf")).sum(dim=-1)
     largest, mean = float(divergence.max()), float(divergence.mean())
