@@ -9,3 +9,5 @@ import torch
 ATTENTION = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 # A code may differ by one where a number lies between two: the kernel multiplies by the inverse of a scale.
 CODES = {torch.int8: 1, torch.uint8: 1}
+# Small operations, relative to the value and to 1: float32 sums in another order; one step of the rounded result.
+ROUNDING = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}

@@ -1,11 +1,9 @@
 // What decode and prefill share: the arguments, how a KV element type is read, and one row's online softmax.
 #pragma once
 
-#include "vector.h"
+#include "types.h"
 
 namespace pagefleet {
-
-enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 
 // Mirrored in paged_attention/cpu.py. Strides count bytes; heads of a token lie one behind the other.
 struct AttentionArguments {
@@ -30,45 +28,10 @@ struct AttentionArguments {
 
 constexpr int MAX_SIZE = 256;     // largest head size
 constexpr int SPLIT = 256;        // positions of a decode work item; fixed, so that results don't depend on batch mates
-constexpr int DECODE_TILE = 64;   // positions whose scores are held at a time
+constexpr int DECODE_TILE = 32;   // positions whose scores are held at a time
+constexpr int DECODE_ROWS = 4;    // query heads of a group that share a pass over its keys and values
 constexpr int PREFILL_TILE = 128;
 constexpr float NOTHING = -1e30f;  // a maximum before any score; finite, so that differences are
-
-static inline int up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
-
-// --- reading queries and writing outputs ---
-
-static inline vf load_as_float(const char* p, int type) {
-  if (type == BFLOAT16) return widen_bf16(*(const vh_any*)p);
-  if (type == FLOAT16) return widen_f16(*(const vh_any*)p);
-  return load((const float*)p);
-}
-
-static inline void read_floats(const char* from, int type, int count, float* to) {
-  const int bytes = type == FLOAT32 ? 4 : 2;
-  int i = 0;
-  for (; i + L <= count; i += L) store(to + i, load_as_float(from + i * bytes, type));
-  if (i < count) {
-    char tail[4 * L] = {};
-    memcpy(tail, from + i * bytes, (count - i) * bytes);
-    store(to + i, load_as_float(tail, type));
-  }
-}
-
-static inline void write_floats(const float* from, int type, int count, char* to) {
-  if (type == FLOAT32) {
-    memcpy(to, from, 4 * count);
-    return;
-  }
-  int i = 0;
-  for (; i < count; i += L) {
-    vh narrow = type == BFLOAT16 ? narrow_bf16(load(from + i)) : narrow_f16(load(from + i));
-    if (i + L <= count)
-      *(vh_any*)(to + 2 * i) = narrow;
-    else
-      memcpy(to + 2 * i, &narrow, 2 * (count - i));
-  }
-}
 
 // --- reading keys and values: a row of words (32 bits each) is the common form ---
 //
@@ -78,22 +41,22 @@ static inline void write_floats(const float* from, int type, int count, char* to
 struct Float32 {
   static constexpr int BYTES = 4, PER_WORD = 1;
   static constexpr bool PAIRS = false;
-  static inline void expand(vu word, vf (&x)[1]) { x[0] = (vf)word; }
-  static inline vf values(const char* p) { return load((const float*)p); }
+  PAGEFLEET_INLINE void expand(vu word, vf (&x)[1]) { x[0] = (vf)word; }
+  PAGEFLEET_INLINE vf values(const char* p) { return load((const float*)p); }
 };
 
 struct BFloat16 {
   static constexpr int BYTES = 2, PER_WORD = 2;
   static constexpr bool PAIRS = false;
-  static inline void expand(vu word, vf (&x)[2]) { x[0] = (vf)(word << 16), x[1] = (vf)(word & 0xffff0000u); }
-  static inline vf values(const char* p) { return widen_bf16(*(const vh_any*)p); }
+  PAGEFLEET_INLINE void expand(vu word, vf (&x)[2]) { x[0] = (vf)(word << 16), x[1] = (vf)(word & 0xffff0000u); }
+  PAGEFLEET_INLINE vf values(const char* p) { return widen_bf16(*(const vh_any*)p); }
 };
 
 struct Float16 {
   static constexpr int BYTES = 2, PER_WORD = 2;
   static constexpr bool PAIRS = false;
-  static inline void expand(vu word, vf (&x)[2]) { x[0] = widen_f16_words(word), x[1] = widen_f16_words(word >> 16); }
-  static inline vf values(const char* p) { return widen_f16(*(const vh_any*)p); }
+  PAGEFLEET_INLINE void expand(vu word, vf (&x)[2]) { x[0] = widen_f16_words(word), x[1] = widen_f16_words(word >> 16); }
+  PAGEFLEET_INLINE vf values(const char* p) { return widen_f16(*(const vh_any*)p); }
 };
 
 #ifdef PAGEFLEET_BF16_DOT
@@ -107,7 +70,7 @@ struct BFloat16Pairs {
 
 // Tail of a value row: `count` elements, zero behind them.
 template <class Kv>
-static inline vf values_tail(const char* p, int count) {
+PAGEFLEET_INLINE vf values_tail(const char* p, int count) {
   char tail[4 * L] = {};
   memcpy(tail, p, count * Kv::BYTES);
   return Kv::values(tail);
@@ -119,12 +82,23 @@ struct Offsets {
   int64_t key[PREFILL_TILE], value[PREFILL_TILE];
 
   void fill(const AttentionArguments& a, const int32_t* table, int begin, int count, int first, int last) {
-    for (int i = 0; i < count; ++i) {
-      int position = begin + i;
-      position = position < first ? first : position > last ? last : position;
-      int64_t block = table[position / a.block_size], token = position % a.block_size;
-      key[i] = block * a.key_block_stride + token * a.key_token_stride;
-      value[i] = block * a.value_block_stride + token * a.value_token_stride;
+    int i = 0;
+    while (i < count) {
+      // A run ends with its block; outside [first, last] it is one position again and again.
+      const int position = begin + i;
+      const int inside = position < first ? first : position > last ? last : position;
+      const int token = inside % a.block_size;
+      const int64_t block = table[inside / a.block_size];
+      const int64_t k = block * a.key_block_stride, v = block * a.value_block_stride;
+      int run = position < first ? first - position : position > last ? count : a.block_size - token;
+      if (position <= last && run > last + 1 - position) run = last + 1 - position;
+      const int step = position == inside;
+      if (run > count - i) run = count - i;
+      for (int n = 0; n < run; ++n) {
+        key[i + n] = k + (token + step * n) * a.key_token_stride;
+        value[i + n] = v + (token + step * n) * a.value_token_stride;
+      }
+      i += run;
     }
   }
 };
@@ -138,7 +112,7 @@ struct RowState {
 
 // Turn a tile of raw products into weights in place; return the factor by which earlier sums shrink.
 // Only positions [first, last] of the tile are seen. `width` is a multiple of L.
-static inline float softmax_tile(float* s, int width, int first, int last, float scale, float softcap, RowState& row) {
+PAGEFLEET_INLINE float softmax_tile(float* s, int width, int first, int last, float scale, float softcap, RowState& row) {
   vf best = all(row.best);
   const float factor = softcap ? softcap * LOG2E : scale * LOG2E;
   for (int i = 0; i < width; i += L) {
@@ -166,7 +140,7 @@ static inline float softmax_tile(float* s, int width, int first, int last, float
 }
 
 // The factor that turns a row's sums into its output; a sink takes part in the softmax and carries no value.
-static inline float finish(RowState row, const float* sink) {
+PAGEFLEET_INLINE float finish(RowState row, const float* sink) {
   if (!sink) return 1.0f / row.total;
   float x = *sink * LOG2E;
   if (x <= row.best) return 1.0f / (row.total + exp2_negative(all(x - row.best))[0]);
@@ -177,7 +151,7 @@ static inline float finish(RowState row, const float* sink) {
 // --- sums in the order of their outputs ---
 
 template <class Kv>
-static inline void write_output(const float* sums, float factor, int type, int count, char* to) {
+PAGEFLEET_INLINE void write_output(const float* sums, float factor, int type, int count, char* to) {
   float ordered[MAX_SIZE + 2 * L];
   for (int i = 0; i < count; i += Kv::PAIRS ? 2 * L : L) {
     vf x = load(sums + i) * factor;

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import torch
 
-from pagefleet_kernels.cpu.arguments import TYPE_NUMBERS, check_aligned
+from pagefleet_kernels.cpu.arguments import TYPE_NUMBERS, check_address, check_dense
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
 
@@ -82,6 +82,28 @@ def paged_attention_cpu(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,  # [Hq]
 ) -> torch.Tensor:
+    layouts = ((x.shape, x.stride(), x.dtype) for x in (query, key_pages, value_pages))
+    key = (_Arguments, *layouts, scale, window, softcap)
+    arguments: _Arguments | None = batch.plans.get(key)
+    if arguments is None:
+        _check(query, key_pages, value_pages, batch)
+        arguments = batch.plans[key] = _arguments(query, key_pages, value_pages, batch, scale, window, softcap)
+    check_address("query", query)
+    check_address("key pages", key_pages)
+    check_address("value pages", value_pages)
+    out = query.new_empty(*query.shape[:2], value_pages.shape[3])
+    if sinks is not None:
+        sinks = sinks.float().contiguous()
+    arguments.query = query.data_ptr()
+    arguments.key = key_pages.data_ptr()
+    arguments.value = value_pages.data_ptr()
+    arguments.out = out.data_ptr()
+    arguments.sinks = None if sinks is None else sinks.data_ptr()
+    library.functions.pagefleet_attention(ctypes.byref(arguments))
+    return out
+
+
+def _check(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor, batch: AttentionBatch) -> None:
     if not supports(query, key_pages, value_pages):
         raise ValueError(
             f"queries {query.dtype} {list(query.shape)} on keys {key_pages.dtype} {list(key_pages.shape)} and values "
@@ -89,25 +111,31 @@ def paged_attention_cpu(
             f"even head sizes up to {_MAX_SIZE}"
         )
     for name, tensor in (("query", query), ("key pages", key_pages), ("value pages", value_pages)):
-        check_aligned(name, tensor)
+        check_dense(name, tensor)
+    num_blocks = _plan(batch).num_blocks
+    if num_blocks > key_pages.shape[0]:
+        raise ValueError(f"block {num_blocks - 1} is in a block table, but there are {key_pages.shape[0]} blocks")
+
+
+def _arguments(
+    query: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+) -> _Arguments:
+    """All that layers of one shape share; addresses come with each call."""
     plan = _plan(batch)
-    if plan.num_blocks > key_pages.shape[0]:
-        raise ValueError(f"block {plan.num_blocks - 1} is in a block table, but there are {key_pages.shape[0]} blocks")
-    out = torch.empty(*query.shape[:2], value_pages.shape[3], dtype=query.dtype)
-    if sinks is not None:
-        sinks = sinks.float().contiguous()
-    arguments = _Arguments(
-        query=query.data_ptr(),
-        key=key_pages.data_ptr(),
-        value=value_pages.data_ptr(),
-        out=out.data_ptr(),
-        sinks=None if sinks is None else sinks.data_ptr(),
+    element = query.element_size()
+    return _Arguments(
         tables=plan.tables.buffer_info()[0],
         table_start=plan.table_start.buffer_info()[0],
         first_token=plan.first_token.buffer_info()[0],
         context=plan.context.buffer_info()[0],
         query_strides=_byte_strides(query),
-        out_strides=_byte_strides(out),
+        out_strides=(query.shape[1] * value_pages.shape[3] * element, value_pages.shape[3] * element),
         key_strides=_byte_strides(key_pages),
         value_strides=_byte_strides(value_pages),
         rows=len(batch.rows),
@@ -123,8 +151,6 @@ def paged_attention_cpu(
         scale=scale,
         softcap=softcap or 0.0,
     )
-    library.functions.pagefleet_attention(ctypes.byref(arguments))
-    return out
 
 
 def _byte_strides(tensor: torch.Tensor) -> tuple[int, ...]:

@@ -1,0 +1,25 @@
+"""What the wrappers check before they hand addresses to the library, which trusts them."""
+
+import torch
+
+TYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+def check_dense(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError unless the tensor lies on the CPU with its last dimension dense."""
+    if tensor.device.type != "cpu":
+        raise ValueError(f"{name} lies on {tensor.device}; the CPU kernel reads the CPU's memory only")
+    if tensor.dim() and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise ValueError(f"{name} has strides {tensor.stride()}; its last dimension must be dense")
+
+
+def check_address(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError unless the tensor begins on a multiple of its element's size."""
+    if tensor.data_ptr() % tensor.element_size():
+        raise ValueError(f"{name} begins at {tensor.data_ptr():#x}, which is no multiple of {tensor.element_size()}")
+
+
+def check_type(name: str, tensor: torch.Tensor) -> None:
+    """Raise ValueError unless the library knows the tensor's type."""
+    if tensor.dtype not in TYPE_NUMBERS:
+        raise ValueError(f"{name} is {tensor.dtype}; the CPU kernel takes {', '.join(map(str, TYPE_NUMBERS))}")

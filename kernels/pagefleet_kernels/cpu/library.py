@@ -1,0 +1,139 @@
+"""Compile the C++ sources once per source, flags and target, keep the result in a folder, load it with ctypes.
+
+No compiler, no matching CPU or a failed compilation is an answer, not an exception: the caller falls back and says so.
+"""
+
+import argparse
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pagefleet_kernels.cpu.targets import NATIVE, X86_TARGETS, Target, choose_target, this_machine
+
+_SOURCES = Path(__file__).parent
+# No errno and no traps, so that loops become vectors; NaN and infinities keep their meaning (no -ffast-math).
+_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-fopenmp",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wno-psabi",
+)
+_COMPILE_SECONDS = 300
+_ADDRESS, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_float
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLibrary:
+    """The loaded library. `target` says what it was compiled for."""
+
+    functions: ctypes.CDLL
+    target: str
+    path: Path
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether bfloat16 products run on the CPU's own instructions."""
+        return bool(self.functions.pagefleet_multiplies_bfloat16())
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUnavailable:
+    """Why there is no library, as a sentence for the log."""
+
+    reason: str
+
+
+def default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "pagefleet" / "kernels"
+
+
+def load_library(cache: Path | None = None, target: Target | None = None) -> CpuLibrary | CpuUnavailable:
+    """Return the library for this CPU, compiled into `cache` (the user's cache folder if None) unless it lies there.
+
+    `target` forces a compilation other than the best one that the CPU can run.
+    """
+    machine, cpu_flags = this_machine()
+    chosen = target or choose_target(machine, cpu_flags)
+    if chosen is None or not chosen.needs <= cpu_flags:
+        missing = sorted((chosen or X86_TARGETS[-1]).needs - cpu_flags)
+        return CpuUnavailable(f"the CPU lacks {', '.join(missing)}, which {(chosen or X86_TARGETS[-1]).name} needs")
+    path = (cache or default_cache()) / library_name(chosen)
+    if not path.exists():
+        failure = compile_library(chosen, path)
+        if failure is not None:
+            return CpuUnavailable(failure)
+    try:
+        return CpuLibrary(_load(path), chosen.name, path)
+    except OSError as error:
+        return CpuUnavailable(f"{path} can't be loaded: {error}")
+
+
+def library_name(target: Target) -> str:
+    digest = hashlib.sha256(" ".join((*_FLAGS, *target.flags)).encode())
+    for source in sorted(_SOURCES.glob("*.[ch]*")):
+        if source.suffix in (".cpp", ".h"):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return f"libpagefleet-{target.name}-{digest.hexdigest()[:16]}.so"
+
+
+def compile_library(target: Target, path: Path) -> str | None:
+    """Compile to `path`; return why it failed, or None. A half-written library is never seen under its name."""
+    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
+    if compiler is None:
+        return "there is no C++ compiler (g++) to compile the CPU kernels with"
+    sources = [str(source) for source in sorted(_SOURCES.glob("*.cpp"))]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compile-") as folder:
+            made = Path(folder) / path.name
+            command = [compiler, *_FLAGS, *target.flags, "-o", str(made), *sources]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
+            if done.returncode != 0:
+                return f"{compiler} failed on the CPU kernels: {done.stderr.strip()[-2000:]}"
+            made.rename(path)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the CPU kernels couldn't be compiled into {path.parent}: {error}"
+    return None
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    # torch is imported above, so its libgomp is already there and the library shares it and its threads.
+    assert torch.get_num_threads() >= 1
+    functions = ctypes.CDLL(str(path))
+    functions.pagefleet_write.restype = ctypes.c_int64
+    functions.pagefleet_move_pages.argtypes = (_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _LONG, _LONG, _INT)
+    functions.pagefleet_rms_norm.argtypes = (_ADDRESS, _LONG, *[_ADDRESS] * 3, _LONG, _INT, _INT, _FLOAT, _INT)
+    functions.pagefleet_gated_activation.argtypes = (_ADDRESS, _LONG, _ADDRESS, _LONG, _INT, _INT, _INT, _INT)
+    return functions
+
+
+def main() -> None:
+    """Compile every target into a folder, as an image build does."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    machine, _ = this_machine()
+    for target in X86_TARGETS if choose_target(machine, frozenset()) is not NATIVE else (NATIVE,):
+        path = folder / library_name(target)
+        failure = None if path.exists() else compile_library(target, path)
+        if failure is not None:
+            raise SystemExit(failure)
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""rotary_kv_write by the C++ library: queries and keys are read once, and the rotated keys never stand alone."""
+
+import torch
+
+from pagefleet_kernels.cpu.cache import Rotation, write
+from pagefleet_kernels.cpu.library import CpuLibrary
+
+
+def rotary_kv_write_cpu(
+    library: CpuLibrary,
+    query: torch.Tensor,  # [T, Hq, D]
+    key: torch.Tensor,  # [T, H, D]
+    value: torch.Tensor,  # [T, H, Dv]
+    cosine: torch.Tensor,  # [T, R]
+    sine: torch.Tensor,  # [T, R]
+    key_pages: torch.Tensor,  # [N, block_size, H, D]
+    value_pages: torch.Tensor,  # [N, block_size, H, Dv]
+    slots: torch.Tensor,  # [T]
+    query_norm: torch.Tensor | None,  # [D]
+    key_norm: torch.Tensor | None,  # [D]
+    epsilon: float,
+) -> None:
+    """Arguments as checked by rotary_kv_write. Raises ValueError where a slot isn't in the pages."""
+    if key.shape[2] > _MAX_SIZE:
+        raise ValueError(f"keys have {key.shape[2]} numbers a head; the CPU kernel takes up to {_MAX_SIZE}")
+    rotation = Rotation(query, cosine, sine, query_norm, key_norm, epsilon)
+    write(library, key, value, key_pages, value_pages, slots, rotation)
+
+
+_MAX_SIZE = 256

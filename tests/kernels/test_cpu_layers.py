@@ -1,0 +1,101 @@
+"""The C++ norm and activation, packed linear layers and 2 MiB pages against their meaning."""
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from pagefleet_kernels.cpu import CpuLibrary
+from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
+from pagefleet_kernels.gated_activation import Activation, gated_activation
+from pagefleet_kernels.prepacked_linear import PrepackedLinear, prepack_linear, why_not_prepacked
+from pagefleet_kernels.rms_norm import rms_norm
+from tests.kernels.tolerances import ROUNDING
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("tokens", "size"), [(1, 576), (3, 35), (500, 130)])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_the_norm_equals_its_meaning(
+    library: CpuLibrary, dtype: torch.dtype, tokens: int, size: int, with_residual: bool
+) -> None:
+    x = torch.randn(tokens, 2 * size).to(dtype)[:, :size]
+    weights = torch.randn(size)
+    residuals = [torch.randn(tokens, size).to(dtype) if with_residual else None] * 2
+    residuals = [None if residual is None else residual.clone() for residual in residuals]
+
+    ours = rms_norm(x, weights, 1e-5, residual=residuals[0], library=library)
+    meant = rms_norm(x, weights, 1e-5, residual=residuals[1])
+
+    torch.testing.assert_close(ours, meant, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
+    if with_residual:
+        assert torch.equal(*residuals)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize(("tokens", "size"), [(1, 1536), (3, 35), (300, 200)])
+def test_the_gated_activation_equals_its_meaning(
+    library: CpuLibrary, dtype: torch.dtype, activation: Activation, tokens: int, size: int
+) -> None:
+    gate_up = (4 * torch.randn(tokens, 2 * size)).to(dtype)
+    gate_up[0, :4] = torch.tensor([200.0, -200.0, 0.0, float("nan")]).to(dtype)
+
+    ours = gated_activation(gate_up, activation, library=library)
+    meant = gated_activation(gate_up, activation)
+
+    torch.testing.assert_close(ours, meant, equal_nan=True, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
+
+
+def test_layers_that_do_not_fit_are_named(library: CpuLibrary) -> None:
+    with pytest.raises(ValueError, match=r"float32 \[size\]"):
+        rms_norm(torch.zeros(2, 8), torch.ones(8, dtype=torch.bfloat16), 1e-5, library=library)
+    with pytest.raises(ValueError, match="residual"):
+        rms_norm(torch.zeros(2, 8), torch.ones(8), 1e-5, residual=torch.zeros(1, 8), library=library)
+    with pytest.raises(ValueError, match="an even number"):
+        gated_activation(torch.zeros(2, 7), "silu", library=library)
+    with pytest.raises(ValueError, match=r"x is torch\.float64"):
+        rms_norm(torch.zeros(2, 8, dtype=torch.float64), torch.ones(8), 1e-5, library=library)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 7, 33])
+def test_packed_layers_equal_torchs_own(dtype: torch.dtype, rows: int) -> None:
+    reason = why_not_prepacked(dtype)
+    if reason:
+        pytest.skip(f"this machine can't pack linear layers: {reason}")
+    weights = [torch.randn(size, 51).to(dtype) for size in (30, 7, 7)]
+    biases = [torch.randn(30).to(dtype), None, torch.randn(7).to(dtype)]
+    x = torch.randn(rows, 51).to(dtype)
+
+    ours = PrepackedLinear(weights, biases)(x)
+
+    parts = [
+        linear(x.float(), w.float(), None if b is None else b.float()) for w, b in zip(weights, biases, strict=True)
+    ]
+    meant = torch.cat(parts, dim=1)
+    assert (ours.float() - meant).abs().max() <= (1e-5 if dtype == torch.float32 else 2e-2) * meant.abs().max()
+
+
+def test_a_packed_layer_keeps_shape_and_says_its_bytes() -> None:
+    layer = prepack_linear(torch.nn.Linear(51, 30).bfloat16())
+
+    with torch.inference_mode():
+        assert layer(torch.zeros(1, 4, 51).bfloat16()).shape == (1, 4, 30)
+    assert layer.num_bytes == 2 * (51 * 30 + 30)
+    assert list(layer.parameters()) == []
+
+
+def test_types_that_cannot_be_packed_are_named() -> None:
+    assert why_not_prepacked(torch.float64) == "weights are torch.float64; packing takes torch.float32, torch.bfloat16"
+
+
+def test_huge_pages_are_asked_for_or_a_reason_is_given() -> None:
+    assert ask_for_huge_pages(torch.empty(100)) in (
+        "the memory is smaller than 2 MiB",
+        "this system has no transparent 2 MiB pages",
+    ) or "forbids" in str(ask_for_huge_pages(torch.empty(100)))
+    pool = torch.empty(16 << 20, dtype=torch.uint8)
+    reason = ask_for_huge_pages(pool)
+    assert reason is None or "2 MiB pages" in reason
