@@ -241,17 +241,13 @@ class Engine:
         return self._scheduler.commit(plan, result, time.monotonic())
 
     def _learn(self, plan: StepPlan, measured_seconds: float) -> None:
-        predicted = self._cost.seconds(load_of(plan))
-        if predicted > 0:
-            self._cost = self._cost.scaled(measured_seconds / predicted)
+        self._cost = self._cost.learned(load_of(plan), measured_seconds)
 
     def _fail(self, plan: StepPlan, error: Exception) -> tuple[TokenOutput, ...]:
         request_ids = sorted({row.key.request_id for row in plan.rows})
         logger.exception("step %d failed with the requests %s", plan.epoch, ", ".join(request_ids))
         self._failures += 1
-        outputs = self._scheduler.fail_step(
-            plan, "the engine failed on this request; its log has the cause"
-        )
+        outputs = self._scheduler.fail_step(plan, "the engine failed on this request; its log has the cause")
         if self._failures >= _MOST_FAILURES:
             self._tell(outputs)
             raise EngineBroken(f"{self._failures} steps failed one after the other; the last: {error}")

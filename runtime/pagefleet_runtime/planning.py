@@ -16,6 +16,9 @@ from pagefleet_runtime.step_cost import StepLoad
 # How many waiting sequences that can't start are looked past in one step.
 _SKIP_WINDOW = 16
 _NO_TOKEN_LIMIT = 1 << 20
+# Prefill may take at least this share of what a step takes anyway: where decodes alone fill the time, a step gets
+# a third longer, but prompts don't wait for ever, and a step that is slow whatever is in it is worth its while.
+_PREFILL_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class StepPlanner:
     def build(self) -> None:
         prefills = [s for s in self._lifecycle.running if s.epoch is None and s.uncomputed > 1]
         self._plan_decodes(has_prefill=bool(prefills))
+        fixed_seconds = self._limit.seconds - self._seconds_left
+        self._seconds_left = max(self._seconds_left, _PREFILL_SHARE * fixed_seconds)
         for sequence in prefills:
             self._plan_chunk(sequence)
         # A step that had to preempt has no room for anybody new, least of all for its own victims.

@@ -1,4 +1,5 @@
-"""How long a step takes, predicted from what is in it: a linear model with coefficients that are never negative."""
+"""How long a step takes, predicted from what is in it: a linear model with coefficients that are never negative, and
+a correction that follows what is measured while serving."""
 
 import math
 from collections.abc import Sequence
@@ -7,9 +8,12 @@ from itertools import combinations
 
 from pagefleet_runtime.plan import StepPlan
 
-_MOST_CHANGE = math.log(1.25)  # of one measurement, so that one slow step (a page fault, a neighbour) moves little
-_RATE = 0.1
-_FACTOR_BOUNDS = (0.05, 20.0)
+# One measurement counts as at most this many times its prediction, so that one slow step (a page fault, a neighbour)
+# moves little.
+_MOST_SURPRISE = 1.5
+_FADING = 0.9  # of what earlier steps said, per step
+_INERTIA = 1.0  # of the factors, in steps: what the last steps didn't contain keeps its factor
+_FACTOR_BOUNDS = (0.02, 50.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +53,77 @@ def load_of(plan: StepPlan) -> StepLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Correction:
+    """What the machine does now over what it did when it was measured, for a step's fixed part (base and decodes) and
+    for its prefill apart: a busy neighbour makes each launch dear and each token hardly dearer, and a budget that took
+    the one for the other would cut prefill to nothing and gain no time.
+
+    Both are a fading least-squares fit over the last steps; `moments` are its sums.
+    """
+
+    fixed: float = 1.0
+    prefill: float = 1.0
+    moments: tuple[float, float, float, float, float] = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+    def after(self, fixed_seconds: float, prefill_seconds: float, measured_seconds: float) -> "Correction":
+        """Return the correction moved by a step whose uncorrected parts and whose measured time are given."""
+        whole = fixed_seconds + prefill_seconds
+        if not (whole > 0 and math.isfinite(measured_seconds) and measured_seconds > 0):
+            return self
+        a, b = fixed_seconds / whole, prefill_seconds / whole
+        expected = self.fixed * a + self.prefill * b
+        ratio = min(max(measured_seconds / whole, expected / _MOST_SURPRISE), expected * _MOST_SURPRISE)
+        seen = (a * a, a * b, b * b, a * ratio, b * ratio)
+        aa, ab, bb, ar, br = moments = tuple(_FADING * old + new for old, new in zip(self.moments, seen, strict=True))
+        # The normal equations, held to the factors so far where the steps don't tell the parts apart.
+        left, right = aa + _INERTIA, bb + _INERTIA
+        top, bottom = ar + _INERTIA * self.fixed, br + _INERTIA * self.prefill
+        determinant = left * right - ab * ab
+        low, high = _FACTOR_BOUNDS
+        fixed = min(max((top * right - ab * bottom) / determinant, low), high)
+        prefill = min(max((bottom * left - ab * top) / determinant, low), high)
+        return Correction(fixed, prefill, moments)
+
+
+@dataclass(frozen=True, slots=True)
 class StepCost:
-    """Seconds of a step: `factor` times the sum over its load. `factor` follows what is measured."""
+    """Seconds of a step: the sum over its load, corrected by what the last steps took."""
 
     base_seconds: float
     decode_row_seconds: float
     decode_context_seconds: float  # per token of context
     prefill_token_seconds: float
     prefill_pair_seconds: float
-    factor: float = 1.0
+    correction: Correction = Correction()
 
     def seconds(self, load: StepLoad) -> float:
-        coefficients = (
-            self.base_seconds,
-            self.decode_row_seconds,
-            self.decode_context_seconds,
-            self.prefill_token_seconds,
-            self.prefill_pair_seconds,
-        )
-        return self.factor * sum(a * b for a, b in zip(coefficients, load.features(), strict=True))
+        fixed, prefill = self._parts(load)
+        return self.correction.fixed * fixed + self.correction.prefill * prefill
 
     def row_seconds(self, context_tokens: int, num_tokens: int) -> float:
         """Return what one more row adds to a step."""
         if num_tokens == 1:
-            return self.factor * (self.decode_row_seconds + self.decode_context_seconds * (context_tokens + 1))
+            row = self.decode_row_seconds + self.decode_context_seconds * (context_tokens + 1)
+            return self.correction.fixed * row
         pairs = chunk_pairs(context_tokens, num_tokens)
-        return self.factor * (self.prefill_token_seconds * num_tokens + self.prefill_pair_seconds * pairs)
+        return self.correction.prefill * (self.prefill_token_seconds * num_tokens + self.prefill_pair_seconds * pairs)
+
+    def learned(self, load: StepLoad, measured_seconds: float) -> "StepCost":
+        """Return the model moved a little towards a measured step."""
+        return replace(self, correction=self.correction.after(*self._parts(load), measured_seconds))
+
+    def _parts(self, load: StepLoad) -> tuple[float, float]:
+        """Return the uncorrected seconds of the fixed part and of the prefill."""
+        return (
+            self.base_seconds
+            + self.decode_row_seconds * load.decode_rows
+            + self.decode_context_seconds * load.decode_context_tokens,
+            self.prefill_token_seconds * load.prefill_tokens + self.prefill_pair_seconds * load.prefill_pairs,
+        )
 
     def prefill_tokens_within(self, seconds: float, context_tokens: int, most: int) -> int:
         """Return how many tokens of a chunk behind `context_tokens` fit into `seconds`, `most` at most."""
-        budget = seconds / self.factor
+        budget = seconds / self.correction.prefill
         if budget <= 0:
             return 0
         # quadratic * t^2 + linear * t <= budget
@@ -88,14 +133,6 @@ class StepCost:
             return most
         # This form of the root stays exact where the quadratic term is tiny or zero.
         return int(2 * budget / (linear + math.sqrt(linear * linear + 4 * quadratic * budget)))
-
-    def scaled(self, ratio: float) -> "StepCost":
-        """Return the model moved a little towards a measurement; `ratio` is measured over predicted seconds."""
-        if not (math.isfinite(ratio) and ratio > 0):
-            return self
-        change = _RATE * min(max(math.log(ratio), -_MOST_CHANGE), _MOST_CHANGE)
-        low, high = _FACTOR_BOUNDS
-        return replace(self, factor=min(max(self.factor * math.exp(change), low), high))
 
 
 def fit_step_cost(samples: Sequence[tuple[StepLoad, float]]) -> StepCost:

@@ -78,15 +78,44 @@ def test_fitting_nothing_is_refused() -> None:
         fit_step_cost([])
 
 
-def test_the_factor_moves_to_what_is_measured_and_one_outlier_moves_it_little() -> None:
-    cost = TRUE
-    for _ in range(200):
-        cost = cost.scaled(1.5 / cost.factor)
-    assert math.isclose(cost.factor, 1.5, rel_tol=0.01)
-    assert cost.scaled(1000.0).factor < 1.5 * 1.03
-    assert cost.scaled(1e-6).factor > 1.5 / 1.03
+def followed(cost: StepCost, true: StepCost, loads: list[StepLoad]) -> StepCost:
+    for load in loads:
+        cost = cost.learned(load, true.seconds(load))
+    return cost
 
 
-@pytest.mark.parametrize("ratio", [0.0, -1.0, math.inf, math.nan])
-def test_a_ratio_that_is_none_changes_nothing(ratio: float) -> None:
-    assert TRUE.scaled(ratio) == TRUE
+def test_it_learns_that_steps_got_dear_and_tokens_did_not() -> None:
+    slow = StepCost(0.3, 0.0003, 2e-7, 0.0001, 1e-8)  # a busy neighbour: each launch waits
+    draw = random.Random(3)
+    loads = [StepLoad(8, 4000, tokens, chunk_pairs(500, tokens)) for tokens in draw.choices(range(16, 600), k=60)]
+    cost = followed(TRUE, slow, loads)
+    assert math.isclose(cost.seconds(StepLoad(8, 4000)), slow.seconds(StepLoad(8, 4000)), rel_tol=0.1)
+    assert cost.correction.prefill < 1.5
+
+
+def test_it_learns_that_tokens_got_dear_and_steps_did_not() -> None:
+    slow = StepCost(0.004, 0.0003, 2e-7, 0.0005, 5e-8)
+    draw = random.Random(4)
+    loads = [StepLoad(8, 4000, tokens, chunk_pairs(500, tokens)) for tokens in draw.choices(range(0, 600), k=60)]
+    cost = followed(TRUE, slow, loads)
+    assert math.isclose(cost.correction.prefill, 5.0, rel_tol=0.1)
+    assert math.isclose(cost.correction.fixed, 1.0, rel_tol=0.2)
+
+
+def test_a_part_that_no_step_contains_keeps_its_factor() -> None:
+    slow = StepCost(0.008, 0.0006, 4e-7, 0.0001, 1e-8)
+    cost = followed(TRUE, slow, [StepLoad(8, 4000)] * 100)
+    assert math.isclose(cost.correction.fixed, 2.0, rel_tol=0.01)
+    assert cost.correction.prefill == 1.0
+
+
+def test_one_outlier_moves_it_little() -> None:
+    cost = followed(TRUE, TRUE, [StepLoad(8, 4000, 100, chunk_pairs(0, 100))] * 50)
+    load = StepLoad(8, 4000)
+    for wild in (1000.0, 1e-6):
+        assert 0.75 < cost.learned(load, wild).seconds(load) / TRUE.seconds(load) < 1.25
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_a_measurement_that_is_none_changes_nothing(seconds: float) -> None:
+    assert TRUE.learned(StepLoad(1, 10), seconds) == TRUE
