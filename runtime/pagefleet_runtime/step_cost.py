@@ -74,7 +74,8 @@ class Correction:
         expected = self.fixed * a + self.prefill * b
         ratio = min(max(measured_seconds / whole, expected / _MOST_SURPRISE), expected * _MOST_SURPRISE)
         seen = (a * a, a * b, b * b, a * ratio, b * ratio)
-        aa, ab, bb, ar, br = moments = tuple(_FADING * old + new for old, new in zip(self.moments, seen, strict=True))
+        faded = [_FADING * old + new for old, new in zip(self.moments, seen, strict=True)]
+        aa, ab, bb, ar, br = faded
         # The normal equations, held to the factors so far where the steps don't tell the parts apart.
         left, right = aa + _INERTIA, bb + _INERTIA
         top, bottom = ar + _INERTIA * self.fixed, br + _INERTIA * self.prefill
@@ -82,7 +83,7 @@ class Correction:
         low, high = _FACTOR_BOUNDS
         fixed = min(max((top * right - ab * bottom) / determinant, low), high)
         prefill = min(max((bottom * left - ab * top) / determinant, low), high)
-        return Correction(fixed, prefill, moments)
+        return Correction(fixed, prefill, (aa, ab, bb, ar, br))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,8 @@ def fit_step_cost(samples: Sequence[tuple[StepLoad, float]]) -> StepCost:
             if best is None or error < best[0] * (1 - 1e-9):
                 best = error, tuple(coefficients)
     assert best is not None, "the base alone always has a solution"
-    return StepCost(*best[1])
+    base, row, context, token, pair = best[1]
+    return StepCost(base, row, context, token, pair)
 
 
 def _solve(rows: Sequence[tuple[float, ...]], chosen: tuple[int, ...]) -> list[float] | None:

@@ -49,7 +49,7 @@ class AttentionInputs:
     sinks: torch.Tensor | None
 
 
-def make_inputs(case: AttentionCase, device: str = "cpu") -> AttentionInputs:
+def make_inputs(case: AttentionCase) -> AttentionInputs:
     generator = torch.Generator().manual_seed(hash((case.rows, case.size, case.block_size)) % 2**31)
     value_size = case.value_size or case.size
     batch = _batch(case, generator)
@@ -68,15 +68,13 @@ def make_inputs(case: AttentionCase, device: str = "cpu") -> AttentionInputs:
         values[page, seen % case.block_size] = _normal((len(seen), case.kv_heads, value_size), case.dtype, generator)
     # A slice of wider rows: the fused projection's output has such strides.
     wide = _normal((batch.num_tokens, case.heads, 2 * case.size), case.dtype, generator)
-    moved = buffer.to(device)
-    last = moved[:, (case.layers - 1) * layer :]
     return AttentionInputs(
-        query=wide.to(device)[..., : case.size],
-        key_pages=_pages(last, 0, case, case.size),
-        value_pages=_pages(last, place * case.size, case, value_size),
+        query=wide[..., : case.size],
+        key_pages=keys,
+        value_pages=values,
         batch=batch,
         scale=1.3 * case.size**-0.5,
-        sinks=_normal((case.heads,), torch.float32, generator).to(device) if case.sinks else None,
+        sinks=_normal((case.heads,), torch.float32, generator) if case.sinks else None,
     )
 
 

@@ -22,6 +22,8 @@ DECODE = ((1, 37), (1, 1), (1, 64), (1, 129))
 PREFILL = ((33, 33), (70, 70))
 CHUNK = ((21, 150), (64, 203))
 MIXED = ((1, 90), (45, 77), (1, 1), (2, 131))
+# Chunks that begin where a tile of 64 keys is full but for one, just full, and full and one.
+EDGES = ((70, 132), (70, 133), (70, 134))
 LONG = ((1, 700), (1, 30))
 
 CHECKS = [
@@ -33,14 +35,17 @@ CHECKS = [
     AttentionCheck(AttentionCase(MIXED, heads=20, kv_heads=1), SMALL),
     AttentionCheck(AttentionCase(MIXED, size=192, value_size=128), SMALL),
     AttentionCheck(AttentionCase(DECODE, size=64, value_size=96), SMALL),
+    AttentionCheck(AttentionCase(EDGES, torch.float16), SMALL),
     AttentionCheck(AttentionCase(CHUNK, window=19), SMALL),
     AttentionCheck(AttentionCase(MIXED, window=1), SMALL),
     AttentionCheck(AttentionCase(((1, 1400), (3, 900)), window=700), WIDE),
     AttentionCheck(AttentionCase(MIXED, softcap=3.0), SMALL),
     AttentionCheck(AttentionCase(MIXED, sinks=True), SMALL),
     AttentionCheck(AttentionCase(LONG, sinks=True), WIDE),
+    # More splits than are merged at once.
+    AttentionCheck(AttentionCase(((1, 4900),), torch.float16, heads=2, kv_heads=1), WIDE),
     AttentionCheck(AttentionCase(((2, 900), (1, 600)), torch.bfloat16, window=600, softcap=5.0, sinks=True), WIDE),
-    AttentionCheck(AttentionCase(((130, 650),), torch.float16, kv_heads=1, softcap=5.0), WIDE),
+    AttentionCheck(AttentionCase(((30, 650),), torch.float16, heads=4, kv_heads=1, softcap=5.0), WIDE),
     *[AttentionCheck(AttentionCase(MIXED, torch.float16), Chip(family, 1)) for family in FAMILIES],
 ]
 QUANTISED = [

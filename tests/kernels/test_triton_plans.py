@@ -7,7 +7,7 @@ import torch
 
 from pagefleet_kernels.page_copy.waves import copy_waves
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
-from pagefleet_kernels.paged_attention.configs import FAMILIES, Chip, choose_config
+from pagefleet_kernels.paged_attention.configs import FAMILIES, Chip, amd_family, choose_config, nvidia_family
 from pagefleet_kernels.paged_attention.gpu import plan_attention
 from pagefleet_kernels.paged_attention.tiles import (
     MIN_SPLIT_KEYS,
@@ -41,12 +41,12 @@ def test_tiles_cover_every_query_once_and_begin_with_the_longest() -> None:
 @pytest.mark.parametrize(
     ("programs", "longest", "processors", "expected"),
     [
-        (64, 32768, 132, Splits(5, 6656)),
+        (64, 32768, 132, Splits(5, 6592)),
         (8, 32768, 132, Splits(32, 1024)),
-        (8, 700, 132, Splits(2, 512)),
+        (8, 700, 132, Splits(2, 384)),
         (8, 511, 132, Splits(1, 512)),
         (264, 32768, 132, Splits(1, 32768)),
-        (1, 1, 1, Splits(1, 256)),
+        (1, 1, 1, Splits(1, 64)),
     ],
 )
 def test_splits_fill_the_chip_twice_and_stay_long_enough(
@@ -77,6 +77,19 @@ def test_shapes_that_fit_no_tile_are_refused_with_the_number(head_size: int, gro
     for family in FAMILIES:
         with pytest.raises(ValueError, match=problem):
             choose_config(family, "half", head_size, group, longest_row=1)
+
+
+def test_each_chip_takes_the_tiles_of_its_family() -> None:
+    capabilities = [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)]
+    assert [nvidia_family(*capability) for capability in capabilities] == ["sm_80", "sm_80", "sm_90", "sm_100", "sm_80"]
+    assert amd_family("gfx942:sramecc+:xnack-") == "gfx942"
+
+
+def test_a_chip_without_tiles_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"capability 7\.5"):
+        nvidia_family(7, 5)
+    with pytest.raises(ValueError, match="gfx1100"):
+        amd_family("gfx1100")
 
 
 def test_tables_hold_the_step_and_mark_what_is_not_there() -> None:

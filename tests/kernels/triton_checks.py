@@ -1,5 +1,7 @@
 """What the child process runs: a kernel in Triton's interpreter beside its reference. Results are small values."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +37,7 @@ class AttentionCheck:
     case: AttentionCase
     chip: Chip
     quantised: torch.dtype | None = None
+    device: str = "cpu"
 
     def __str__(self) -> str:
         quantised = f"-{self.quantised}".replace("torch.", "") if self.quantised else ""
@@ -42,23 +45,56 @@ class AttentionCheck:
 
 
 def attention_difference(check: AttentionCheck) -> float:
-    """Return the largest difference from the reference, NaN where an output is NaN or was not written."""
-    # Fresh memory is NaN: a hole in an output or in a split's part is seen.
-    torch.use_deterministic_algorithms(True)
+    """Return the largest difference from the reference, which runs on the CPU; NaN where an output is NaN or was not
+    written."""
     inputs = make_inputs(check.case)
     options = _options(check.case, inputs)
-    key_pages, value_pages = inputs.key_pages, inputs.value_pages
-    scales = None
+    key_pages, value_pages, scales = inputs.key_pages, inputs.value_pages, None
+    stored_keys, stored_values = key_pages, value_pages
     if check.quantised is not None:
         stored_keys, stored_values, scales = quantise(inputs, check.quantised)
         key_pages, value_pages = dequantise_pages(stored_keys, stored_values, scales)
+    with _fresh_memory_is_nan():
         output = paged_attention_triton(
-            inputs.query, stored_keys, stored_values, inputs.batch, check.chip, scales=scales, **options
+            inputs.query.to(check.device),
+            _moved(stored_keys, check.device),
+            _moved(stored_values, check.device),
+            inputs.batch,
+            check.chip,
+            scales=_scales_on(scales, check.device),
+            **_on(options, check.device),
         )
-    else:
-        output = paged_attention_triton(inputs.query, key_pages, value_pages, inputs.batch, check.chip, **options)
     expected = paged_attention_reference(inputs.query, key_pages, value_pages, inputs.batch, **options)
-    return _difference(output, expected)
+    return _difference(output.cpu(), expected)
+
+
+@contextmanager
+def _fresh_memory_is_nan() -> Generator[None]:
+    """A hole in an output, or in a split's part, is seen."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _moved(pages: torch.Tensor, device: str) -> torch.Tensor:
+    """Move pages with their strides: `to` would make them contiguous."""
+    if device == "cpu":
+        return pages
+    there = torch.empty(pages.shape[0], pages.stride(0), dtype=pages.dtype, device=device)
+    view = there[:, : pages[0].numel()].view(pages.shape)
+    return view.copy_(pages)
+
+
+def _scales_on(scales: CacheScales | None, device: str) -> CacheScales | None:
+    if isinstance(scales, Int8Scales):
+        return Int8Scales(_moved(scales.keys, device), _moved(scales.values, device))
+    return scales
+
+
+def _on(options: dict[str, Any], device: str) -> dict[str, Any]:
+    return {name: option.to(device) if isinstance(option, torch.Tensor) else option for name, option in options.items()}
 
 
 def _options(case: AttentionCase, inputs: AttentionInputs) -> dict[str, Any]:
@@ -89,30 +125,32 @@ def quantise(inputs: AttentionInputs, dtype: torch.dtype) -> tuple[torch.Tensor,
     return pages[0], pages[1], scales
 
 
-def attention_difference_on_tables_of_fixed_size(cases: tuple[AttentionCase, ...]) -> list[float]:
+def attention_difference_on_tables_of_fixed_size(cases: tuple[AttentionCase, ...], device: str = "cpu") -> list[float]:
     """Run steps one after the other on one set of tables larger than each, as a captured graph does. Tokens of padding
     are in the query; their outputs must stay as they were. Return the difference of each step, NaN if they changed."""
     chip = Chip("sm_90", 40)
     sizes = TableSizes(num_rows=5, num_tiles=7, pages_per_row=50)
-    tables = StepTables(sizes, torch.device("cpu"))
-    return [_on_tables(case, tables, chip) for case in cases]
+    tables = StepTables(sizes, torch.device(device))
+    return [_on_tables(case, tables, chip, device) for case in cases]
 
 
-def _on_tables(case: AttentionCase, tables: StepTables, chip: Chip) -> float:
+def _on_tables(case: AttentionCase, tables: StepTables, chip: Chip, device: str) -> float:
     inputs = make_inputs(case)
+    options = _options(case, inputs)
     group = case.heads // case.kv_heads
-    fitting = plan_attention(inputs.batch, group, case.size, cache_kind(case.dtype), chip, torch.device("cpu"))
+    fitting = plan_attention(inputs.batch, group, case.size, cache_kind(case.dtype), chip, torch.device(device))
     tables.load(inputs.batch, cut_tiles(inputs.batch, fitting.config.rows // group))
     num_tokens = inputs.batch.num_tokens
-    query = torch.cat([inputs.query, torch.full((3, case.heads, case.size), float("nan"), dtype=case.dtype)])
+    padding = torch.full((3, case.heads, case.size), float("nan"), dtype=case.dtype)
+    query = torch.cat([inputs.query, padding]).to(device)
     plan = AttentionPlan(tables, fitting.config, num_tokens + 3, tables.sizes.pages_per_row * case.block_size)
-    output = torch.full((num_tokens + 3, case.heads, case.size), float("nan"), dtype=case.dtype)
+    output = torch.full(query.shape, float("nan"), dtype=case.dtype, device=device)
     output[num_tokens:] = 7
-    options = _options(case, inputs)
-    launch_attention(output, query, inputs.key_pages, inputs.value_pages, plan, chip, scales=None, **options)
+    key_pages, value_pages = _moved(inputs.key_pages, device), _moved(inputs.value_pages, device)
+    launch_attention(output, query, key_pages, value_pages, plan, chip, scales=None, **_on(options, device))
     expected = paged_attention_reference(inputs.query, inputs.key_pages, inputs.value_pages, inputs.batch, **options)
     untouched = bool((output[num_tokens:] == 7).all())
-    return _difference(output[:num_tokens], expected) if untouched else float("nan")
+    return _difference(output[:num_tokens].cpu(), expected) if untouched else float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +162,7 @@ class WriteCheck:
     size: int = 80
     value_size: int = 48
     block_size: int = 16
+    device: str = "cpu"
 
     def __str__(self) -> str:
         names = f"{self.dtype}-to-{self.stored}".replace("torch.", "")
@@ -143,10 +182,10 @@ class WriteResult:
 def written(check: WriteCheck) -> WriteResult:
     generator = torch.Generator().manual_seed(check.num_tokens)
     num_pages = 3 + check.num_tokens // check.block_size
-    slots = torch.randperm(num_pages * check.block_size, generator=generator)[: check.num_tokens]
+    slots = torch.randperm(num_pages * check.block_size, generator=generator)[: check.num_tokens].to(check.device)
     slots[1::5] = -1
     wide = torch.randn(check.num_tokens, check.heads, check.size + check.value_size + 32, generator=generator)
-    wide = wide.to(check.dtype)
+    wide = wide.to(check.device, check.dtype)
     wide[0, 0] = 0  # a row of zeros has no scale
     key, value = wide[..., : check.size], wide[..., -check.value_size :]
     stores = [_Store(check, num_pages), _Store(check, num_pages)]
@@ -165,12 +204,14 @@ class _Store:
     def __init__(self, check: WriteCheck, num_pages: int) -> None:
         place = check.block_size * check.heads
         filler = float("nan") if check.stored.is_floating_point else 101
-        self.buffer = torch.full((num_pages, place * (check.size + check.value_size) + 64), filler, dtype=check.stored)
+        width = place * (check.size + check.value_size) + 64
+        self.buffer = torch.full((num_pages, width), filler, dtype=check.stored, device=check.device)
         shape = (num_pages, check.block_size, check.heads, -1)
         self.keys = self.buffer[:, 16 : 16 + place * check.size].view(shape)
         self.values = self.buffer[:, 32 + place * check.size : -32].view(shape)
         self.scales: CacheScales | None = None
-        self.scale_buffer = torch.full((num_pages, 2 * check.heads, check.block_size), float("nan"))
+        scale_shape = (num_pages, 2 * check.heads, check.block_size)
+        self.scale_buffer = torch.full(scale_shape, float("nan"), device=check.device)
         if check.stored == torch.int8:
             self.scales = Int8Scales(
                 keys=self.scale_buffer[:, : check.heads], values=self.scale_buffer[:, check.heads :]
@@ -207,18 +248,18 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(torch.uint8)
 
 
-def pages_after_copies(copies: tuple[tuple[int, int], ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def pages_after_copies(copies: tuple[tuple[int, int], ...], device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     """Return random pages after the copies, by the kernel and by the reference."""
-    buffer = _random_pages(12)
+    buffer = _random_pages(12, device)
     expected = buffer.clone()
     page_copy_triton(buffer, copies)
     page_copy_reference(expected, copies)
     return buffer, expected
 
 
-def _random_pages(num_pages: int) -> torch.Tensor:
+def _random_pages(num_pages: int, device: str) -> torch.Tensor:
     # More than one program's words, and not a multiple of them.
-    return torch.randint(0, 256, (num_pages, 4 * 4096 + 208), dtype=torch.uint8)
+    return torch.randint(0, 256, (num_pages, 4 * 4096 + 208), dtype=torch.uint8, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +269,10 @@ class Moved:
     restored: torch.Tensor
 
 
-def moved_pages(pages: tuple[int, ...]) -> Moved:
+def moved_pages(pages: tuple[int, ...], device: str = "cpu") -> Moved:
     """Gather pages into a staging buffer with one row to spare, and scatter them into an empty cache."""
-    buffer = _random_pages(9)
-    staging = torch.full((len(pages) + 1, buffer.shape[1]), 255, dtype=torch.uint8)
+    buffer = _random_pages(9, device)
+    staging = torch.full((len(pages) + 1, buffer.shape[1]), 255, dtype=torch.uint8, device=device)
     page_gather_triton(buffer, pages, staging)
     restored = torch.zeros_like(buffer)
     page_scatter_triton(staging, pages, restored)

@@ -65,8 +65,8 @@ def test_one_block_of_prefill_goes_in_although_decodes_alone_exceed_the_time() -
 
 
 def test_a_step_that_is_slow_whatever_is_in_it_takes_prefill_worth_its_while() -> None:
-    # 300 ms a step and 1 ms a token, where a step may take 100 ms: a third of what it takes anyway.
-    cost = StepCost(0.3, 0.0, 0.0, 0.001, 0.0)
+    # 306 ms a step and 1 ms a token, where a step may take 100 ms: a third of what it takes anyway.
+    cost = StepCost(0.306, 0.0, 0.0, 0.001, 0.0)
     scheduler = some_scheduler()
     scheduler.submit(some_request("a", range(2, 202)), 0.0)
     plan = scheduler.plan(0.0, step_limit(seconds=0.1, cost=cost))

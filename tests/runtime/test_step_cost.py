@@ -87,7 +87,7 @@ def followed(cost: StepCost, true: StepCost, loads: list[StepLoad]) -> StepCost:
 def test_it_learns_that_steps_got_dear_and_tokens_did_not() -> None:
     slow = StepCost(0.3, 0.0003, 2e-7, 0.0001, 1e-8)  # a busy neighbour: each launch waits
     draw = random.Random(3)
-    loads = [StepLoad(8, 4000, tokens, chunk_pairs(500, tokens)) for tokens in draw.choices(range(16, 600), k=60)]
+    loads = [StepLoad(8, 4000, tokens, chunk_pairs(500, tokens)) for tokens in draw.choices(range(16, 600), k=150)]
     cost = followed(TRUE, slow, loads)
     assert math.isclose(cost.seconds(StepLoad(8, 4000)), slow.seconds(StepLoad(8, 4000)), rel_tol=0.1)
     assert cost.correction.prefill < 1.5
@@ -96,7 +96,7 @@ def test_it_learns_that_steps_got_dear_and_tokens_did_not() -> None:
 def test_it_learns_that_tokens_got_dear_and_steps_did_not() -> None:
     slow = StepCost(0.004, 0.0003, 2e-7, 0.0005, 5e-8)
     draw = random.Random(4)
-    loads = [StepLoad(8, 4000, tokens, chunk_pairs(500, tokens)) for tokens in draw.choices(range(0, 600), k=60)]
+    loads = [StepLoad(8, 4000, tokens, chunk_pairs(500, tokens)) for tokens in draw.choices(range(0, 600), k=150)]
     cost = followed(TRUE, slow, loads)
     assert math.isclose(cost.correction.prefill, 5.0, rel_tol=0.1)
     assert math.isclose(cost.correction.fixed, 1.0, rel_tol=0.2)

@@ -35,6 +35,25 @@ class Chip:
     num_processors: int
 
 
+def nvidia_family(major: int, minor: int) -> Family:
+    """Return whose tiles a compute capability takes. Consumer Blackwell (12.x) has neither the matrix units nor the
+    shared memory of the data centre's, so it takes Ampere's. Raises ValueError where there are none."""
+    if major in (10, 11):
+        return "sm_100"
+    if major in (8, 12):
+        return "sm_80"
+    if major == 9:
+        return "sm_90"
+    raise ValueError(f"the GPU has compute capability {major}.{minor}; kernels are built for 8.0 and above")
+
+
+def amd_family(architecture: str) -> Family:
+    """Return whose tiles an architecture (`gfx942:sramecc+`) takes. Raises ValueError where there are none."""
+    if architecture.split(":")[0] in ("gfx942", "gfx950"):
+        return "gfx942"
+    raise ValueError(f"the GPU is a {architecture}; kernels are built for gfx942")
+
+
 def _c(rows: int, keys: int, num_warps: int, num_stages: int = 2) -> TileConfig:
     return TileConfig(rows, keys, num_warps, num_stages)
 

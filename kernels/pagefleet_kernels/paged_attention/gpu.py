@@ -10,7 +10,14 @@ import triton
 
 from pagefleet_kernels.launch import Launch
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
-from pagefleet_kernels.paged_attention.configs import CacheKind, Chip, TileConfig, choose_config
+from pagefleet_kernels.paged_attention.configs import (
+    CacheKind,
+    Chip,
+    TileConfig,
+    amd_family,
+    choose_config,
+    nvidia_family,
+)
 from pagefleet_kernels.paged_attention.tiles import Splits, StepTables, choose_splits, cut_tiles, sizes_of
 from pagefleet_kernels.paged_attention.triton import attention_kernel, merge_kernel
 from pagefleet_kernels.quantised_kv.scales import CacheScales, Fp8Scales, Int8Scales
@@ -71,6 +78,15 @@ def paged_attention_triton(
         scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
     )  # fmt: skip
     return output
+
+
+def chip_of(device: torch.device) -> Chip:
+    """Look up a GPU. Raises ValueError where there are no tiles for it."""
+    properties = torch.cuda.get_device_properties(device)
+    family = (
+        amd_family(properties.gcnArchName) if torch.version.hip else nvidia_family(properties.major, properties.minor)
+    )
+    return Chip(family, properties.multi_processor_count)
 
 
 def cache_kind(dtype: torch.dtype) -> CacheKind:

@@ -14,6 +14,8 @@ from pagefleet_kernels.paged_attention.batch import AttentionBatch
 
 # Below this many keys a split costs more in merging than it gains.
 MIN_SPLIT_KEYS = 256
+# A split is whole tiles of keys.
+_SPLIT_STEP = 64
 # Every section of the tables begins at a multiple of this many numbers: kernels assume pointers of 16 bytes.
 _ALIGNMENT = 4
 
@@ -51,7 +53,7 @@ def choose_splits(num_programs: int, longest_range: int, num_processors: int) ->
     """
     wanted = -(-2 * num_processors // num_programs)
     count = max(1, min(wanted, longest_range // MIN_SPLIT_KEYS))
-    keys = -(-longest_range // (count * MIN_SPLIT_KEYS)) * MIN_SPLIT_KEYS
+    keys = -(-longest_range // (count * _SPLIT_STEP)) * _SPLIT_STEP
     return Splits(count=max(1, -(-longest_range // keys)), keys=keys)
 
 

@@ -214,17 +214,17 @@ def attention_kernel(
     if WINDOW == 0 and ROWS > 32:
         middle = begin + tl.maximum(common_end - begin, 0) // KEYS * KEYS
         weighted, highest, total = _sweep(
-            weighted, highest, total, queries, first_seen, num_seen, begin, middle, table, keys, values, key_scales, value_scales,
-            key_page_stride, value_page_stride, key_scale_page_stride, value_scale_page_stride, tanh_factor,
-            score_factor, num_kv_heads, kv_head, False, BLOCK_SIZE, HEAD, HEAD_PADDED, VALUE, VALUE_PADDED, KEYS,
-            WINDOW, SOFTCAP, KIND,
+            weighted, highest, total, queries, first_seen, num_seen, begin, middle, table, keys, values,
+            key_scales, value_scales, key_page_stride, value_page_stride, key_scale_page_stride,
+            value_scale_page_stride, tanh_factor, score_factor, num_kv_heads, kv_head, False, BLOCK_SIZE, HEAD,
+            HEAD_PADDED, VALUE, VALUE_PADDED, KEYS, WINDOW, SOFTCAP, KIND,
         )  # fmt: skip
         begin = middle
     weighted, highest, total = _sweep(
-        weighted, highest, total, queries, first_seen, num_seen, begin, end, table, keys, values, key_scales, value_scales,
-        key_page_stride, value_page_stride, key_scale_page_stride, value_scale_page_stride, tanh_factor,
-        score_factor, num_kv_heads, kv_head, True, BLOCK_SIZE, HEAD, HEAD_PADDED, VALUE, VALUE_PADDED, KEYS,
-        WINDOW, SOFTCAP, KIND,
+        weighted, highest, total, queries, first_seen, num_seen, begin, end, table, keys, values,
+        key_scales, value_scales, key_page_stride, value_page_stride, key_scale_page_stride,
+        value_scale_page_stride, tanh_factor, score_factor, num_kv_heads, kv_head, True, BLOCK_SIZE, HEAD,
+        HEAD_PADDED, VALUE, VALUE_PADDED, KEYS, WINDOW, SOFTCAP, KIND,
     )  # fmt: skip
 
     divisor = tl.where(total == 0, 1.0, total)
