@@ -20,6 +20,7 @@ from tests.kernels.triton_checks import (
     moved_pages,
     pages_after_copies,
     written,
+    wrong_codes_of_every_half,
 )
 
 pytestmark = [
@@ -72,6 +73,10 @@ def test_writes_rows_to_their_slots_and_nothing_else(stored: torch.dtype) -> Non
     assert result.difference <= CODES.get(stored, 0)
     assert result.scale_difference <= 1e-6
     assert result.others_kept
+
+
+def test_every_half_precision_number_gets_its_e4m3_code() -> None:
+    assert wrong_codes_of_every_half("cuda") == 0
 
 
 def test_copies_are_as_if_made_in_order_and_moved_pages_come_back() -> None:

@@ -33,9 +33,10 @@ def test_gathered_pages_come_back_to_the_bit_and_others_stay() -> None:
     ],
 )
 def test_moves_that_cannot_be_made_are_refused(pages: Sequence[int], staging: torch.Tensor, problem: str) -> None:
-    for move in (lambda: page_gather(_random(6), pages, staging), lambda: page_scatter(staging, pages, _random(6))):
-        with pytest.raises(ValueError, match=problem):
-            move()
+    with pytest.raises(ValueError, match=problem):
+        page_gather(_random(6), pages, staging)
+    with pytest.raises(ValueError, match=problem):
+        page_scatter(staging, pages, _random(6))
 
 
 def test_a_page_cannot_be_scattered_to_twice() -> None:

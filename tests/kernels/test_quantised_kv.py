@@ -14,10 +14,8 @@ from pagefleet_kernels.quantised_kv import (
 )
 
 
-def _pages(
-    dtype: torch.dtype, num_blocks: int = 5, block_size: int = 8, heads: int = 3, size: int = 32
-) -> torch.Tensor:
-    return torch.zeros(num_blocks, block_size, heads, size, dtype=dtype)
+def _pages(dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(5, 8, 3, 32, dtype=dtype)
 
 
 def _int8_scales() -> Int8Scales:

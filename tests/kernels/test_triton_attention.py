@@ -43,7 +43,7 @@ CHECKS = [
     AttentionCheck(AttentionCase(MIXED, sinks=True), SMALL),
     AttentionCheck(AttentionCase(LONG, sinks=True), WIDE),
     # More splits than are merged at once.
-    AttentionCheck(AttentionCase(((1, 4900),), torch.float16, heads=2, kv_heads=1), WIDE),
+    AttentionCheck(AttentionCase(((1, 9000),), torch.float16, kv_heads=1), WIDE),
     AttentionCheck(AttentionCase(((2, 900), (1, 600)), torch.bfloat16, window=600, softcap=5.0, sinks=True), WIDE),
     AttentionCheck(AttentionCase(((30, 650),), torch.float16, heads=4, kv_heads=1, softcap=5.0), WIDE),
     *[AttentionCheck(AttentionCase(MIXED, torch.float16), Chip(family, 1)) for family in FAMILIES],

@@ -5,7 +5,7 @@ import torch
 
 from tests.kernels.interpreter import Interpreter
 from tests.kernels.tolerances import CODES
-from tests.kernels.triton_checks import WriteCheck, moved_pages, pages_after_copies, written
+from tests.kernels.triton_checks import WriteCheck, moved_pages, pages_after_copies, written, wrong_codes_of_every_half
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 WRITES = [
@@ -36,6 +36,10 @@ def test_writes_quantised_rows_and_their_scales(interpreter: Interpreter, check:
     assert result.difference <= CODES[check.stored]
     assert result.scale_difference <= 1e-6
     assert result.others_kept
+
+
+def test_every_half_precision_number_gets_its_e4m3_code(interpreter: Interpreter) -> None:
+    assert interpreter.run(wrong_codes_of_every_half, "cpu") == 0
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,18 @@ def written(check: WriteCheck) -> WriteResult:
     return _compare(check, stores[0], stores[1], slots[slots >= 0])
 
 
+def wrong_codes_of_every_half(device: str) -> int:
+    """Store every finite float16 as e4m3 with scale 1, which makes the division exact; count codes that aren't the
+    reference's."""
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.float16)
+    rows = every[every.isfinite()].view(124, 2, 256).to(device)
+    stored = [torch.zeros(8, 16, 2, 256, dtype=torch.uint8, device=device) for _ in range(4)]
+    slots, scales = torch.arange(124, device=device), Fp8Scales(1.0, 1.0)
+    kv_write_triton(rows, rows, stored[0], stored[1], slots, scales)
+    write_quantised_reference(rows, rows, stored[2], stored[3], scales, slots)
+    return int((stored[0] != stored[2]).sum() + (stored[1] != stored[3]).sum())
+
+
 class _Store:
     """Pages in which keys, values and scales of a layer lie beside what belongs to others."""
 
