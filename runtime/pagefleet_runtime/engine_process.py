@@ -21,7 +21,7 @@ from pagefleet_runtime.protocol import FromEngine, Loaded, LoadFailed, Shutdown
 _LOG_FORMAT = "%(asctime)s %(levelname)s engine %(name)s: %(message)s"
 
 # How long torch's threads spin before they sleep, unless the environment says it. With libgomp's own choice a step on
-# two cores takes ten times as long as soon as another process wants one of them; this costs a quiet machine nothing.
+# two cores takes four to ten times as long as soon as other processes want them.
 _SPIN_COUNT = ("GOMP_SPINCOUNT", "1000")
 
 logger = logging.getLogger(__name__)
