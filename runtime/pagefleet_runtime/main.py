@@ -41,11 +41,11 @@ def _serve(options: ServeOptions) -> int:
 
     keys = AccessKeys.load(options.config.serving)
     listener: socket = bound_socket(options.host or os.environ.get(ENV_LISTEN_ADDRESS) or "127.0.0.1", options.port)
-    raise_file_limit()
+    most_files = raise_file_limit()
     with listener:
         import uvloop
 
         from pagefleet_runtime.serving import serve
 
         # Not `uvloop.run`: it would wait for threads that still import or read what nobody needs any more.
-        return uvloop.new_event_loop().run_until_complete(serve(options.config, keys, listener))
+        return uvloop.new_event_loop().run_until_complete(serve(options.config, keys, listener, most_files))

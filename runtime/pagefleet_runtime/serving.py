@@ -18,6 +18,7 @@ from pagefleet_runtime.auth import AccessKeys
 from pagefleet_runtime.engine_client import EngineClient
 from pagefleet_runtime.engine_link import EngineLink, ProcessLink
 from pagefleet_runtime.metrics import RequestFigures
+from pagefleet_runtime.server.connections import Connections, Working, room_within
 from pagefleet_runtime.startup import aligned_table, base_url, ready_lines
 
 # Thousands may connect at the same moment; the kernel cuts it to what it allows.
@@ -28,12 +29,14 @@ _FLUSH_SECONDS = 5
 logger = logging.getLogger(__name__)
 
 
-async def serve(config: EngineConfig, keys: AccessKeys, listener: socket) -> int:
+async def serve(config: EngineConfig, keys: AccessKeys, listener: socket, most_files: int) -> int:
     """Serve with the engine in a process of its own until a signal comes or the engine fails. Return the exit code."""
-    return await serve_with(ProcessLink(config), config, keys, listener)
+    return await serve_with(ProcessLink(config), config, keys, listener, most_files)
 
 
-async def serve_with(link: EngineLink, config: EngineConfig, keys: AccessKeys, listener: socket) -> int:
+async def serve_with(
+    link: EngineLink, config: EngineConfig, keys: AccessKeys, listener: socket, most_files: int
+) -> int:
     """Serve over the given link until a signal comes or the engine fails. Return the exit code."""
     stop_signals = _StopSignals()
     figures = RequestFigures()
@@ -41,8 +44,8 @@ async def serve_with(link: EngineLink, config: EngineConfig, keys: AccessKeys, l
     # The engine first: it loads the model while this process imports the rest.
     client.start()
     try:
-        http = _HTTPServer(_make_app(client, config, figures, keys))
-        serving = asyncio.create_task(http.serve(sockets=[listener]))
+        http = _HTTPServer(_make_app(client, config, figures, keys), listener, most_files)
+        serving = asyncio.create_task(http.serve())
         logger.info("listening on %s while the model loads", base_url(listener))
         code = await _live(client, stop_signals, lambda: _announce(client, config, keys, listener))
         http.should_exit = True
@@ -113,9 +116,9 @@ class _StopSignals:
 
 
 class _HTTPServer(uvicorn.Server):
-    """uvicorn as we want it: one process, no log line per request, signals left to us."""
+    """uvicorn as we want it: one process, no log line per request, signals left to us, connections as files allow."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, listener: socket, most_files: int) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -126,10 +129,25 @@ class _HTTPServer(uvicorn.Server):
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                backlog=_BACKLOG,
                 timeout_graceful_shutdown=_FLUSH_SECONDS,
             )
         )
+        self._listener = listener
+        self._most_files = most_files
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        self._listener.listen(_BACKLOG)
+        self._connections = Connections(self._listener, room_within(self._most_files), self._connection)
+        self._connections.start()
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._connections.stop()
+        self._listener.close()
+        await super().shutdown()
+
+    def _connection(self, connections: Connections) -> Working:
+        return Working(connections, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -4,12 +4,14 @@ uvicorn would take connections until the process has no file left, and then clos
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 import socket
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -22,8 +24,10 @@ from pagefleet_runtime.server.pacing import is_urgent
 _OTHER_FILES = 96
 # Enough to be useful where the limit is absurdly small.
 _LEAST_CONNECTIONS = 16
-# How many are taken in one turn of the loop.
-_ACCEPT_PER_TURN = 64
+# In one turn of the loop: how many are accepted, how many begin, and how many silent ones are looked at.
+_ACCEPT_PER_TURN = 256
+_BEGIN_PER_TURN = 4
+_LOOK_PER_TURN = 64
 # How long a connection too many may take to say what it wants, and to read that it can't have it.
 _SURPLUS_SECONDS = 5.0
 # A head beyond this is no probe's.
@@ -54,7 +58,10 @@ def room_within(most_files: int) -> Room:
 
 
 class Connections:
-    """Accepts connections from a listening socket while there is room; the rest waits in the kernel's queue."""
+    """Accepts connections from a listening socket while there is room; the rest waits in the kernel's queue.
+
+    Accepting is cheap, beginning isn't: what a connection wants is looked at first, and urgent ones don't wait.
+    """
 
     def __init__(self, listener: socket.socket, room: Room, make_protocol: "Callable[[Connections], Working]") -> None:
         self.num_open = 0
@@ -63,7 +70,10 @@ class Connections:
         self._make_protocol = make_protocol
         self._loop = asyncio.get_running_loop()
         self._accepting = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._silent: deque[socket.socket] = deque()  # they haven't said yet what they want
+        self._waiting: deque[socket.socket] = deque()
+        self._turning = False
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def full(self) -> bool:
@@ -86,6 +96,8 @@ class Connections:
         """One of ours has closed."""
         self.num_open -= 1
         self._resume()
+
+    # --- accepting
 
     def _resume(self) -> None:
         if not self._accepting and self.num_open < self._room.most:
@@ -111,22 +123,74 @@ class Connections:
                 self._pause()
                 self._loop.call_later(_NO_FILES_SECONDS, self._resume)
                 return
-            self._serve(connection)
+            self._take(connection)
 
-    def _serve(self, connection: socket.socket) -> None:
-        protocol = _Surplus(self) if self.full else self.working_protocol()
+    def _take(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        surplus = self.full
         self.num_open += 1
+        said = peeked(connection)
+        path = path_of(said)
+        if path is not None and is_urgent(path):
+            self._begin(connection, self.working_protocol())
+        elif surplus and is_whole(said):
+            self._refuse(connection)
+        elif surplus:
+            self._begin(connection, _Surplus(self))
+        else:
+            (self._waiting if said else self._silent).append(connection)
+            self._turn_soon()
+
+    def _refuse(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):  # a client that has left needs no answer
+            connection.recv(_MOST_HEAD_BYTES)
+            connection.send(refusal_bytes())
+        self.num_open -= 1
+
+    # --- beginning
+
+    def _turn_soon(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Begin a few of those that wait, and look whether silent ones have said something."""
+        self._turning = False
+        for _ in range(min(_BEGIN_PER_TURN, len(self._waiting))):
+            self._begin(self._waiting.popleft(), self.working_protocol())
+        for _ in range(min(_LOOK_PER_TURN, len(self._silent))):
+            self._look(self._silent.popleft())
+        if self._waiting or self._silent:
+            self._turn_soon()
+
+    def _look(self, connection: socket.socket) -> None:
+        said = peeked(connection)
+        path = path_of(said)
+        if not self._waiting or (path is not None and is_urgent(path)):
+            self._begin(connection, self.working_protocol())
+        else:
+            (self._waiting if said else self._silent).append(connection)
+
+    def _begin(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
         task = self._loop.create_task(self._connect(connection, protocol))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
-        connection.setblocking(False)
         try:
             await self._loop.connect_accepted_socket(lambda: protocol, connection)
         except OSError:  # it closed before we began; its protocol never saw it
             connection.close()
             self.lost()
+
+
+def peeked(connection: socket.socket) -> bytes:
+    """Return what has arrived on a connection, and leave it there; nothing where nothing has."""
+    try:
+        return connection.recv(_MOST_HEAD_BYTES, socket.MSG_PEEK)
+    except OSError:  # nothing yet, or the connection is broken: whoever reads it will see
+        return b""
 
 
 class Working(HttpToolsProtocol):
@@ -155,8 +219,7 @@ class _Surplus(asyncio.Protocol):
         self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's isn't derived from it
         self._limit = asyncio.get_running_loop().call_later(_SURPLUS_SECONDS, transport.close)
 
     def data_received(self, data: bytes) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -68,6 +69,27 @@ async def post(server: LiveServer, body: dict[str, Any]) -> Reply:
         return Reply(0, {}, b"")
     finally:
         writer.close()
+
+
+def post_at_once(server: LiveServer, bodies: list[dict[str, Any]]) -> list[Reply]:
+    """Send all requests, each on a connection of its own, before the first answer is read."""
+    content = [post_bytes(body) for body in bodies]
+    with ExitStack() as stack:
+        connections = []
+        for part in content:
+            connection = stack.enter_context(socket.create_connection(address(server), timeout=_SECONDS))
+            connection.sendall(part)
+            connections.append(connection)
+        return [parsed(_rest(connection)) for connection in connections]
+
+
+def _rest(connection: socket.socket) -> bytes:
+    """Return what comes until the end, or until the connection breaks."""
+    parts = []
+    with suppress(ConnectionError):
+        while part := connection.recv(65536):
+            parts.append(part)
+    return b"".join(parts)
 
 
 def parsed(received: bytes) -> Reply:
