@@ -12,8 +12,8 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from pagefleet_kernels.cpu import CpuLibrary, load_library
+from pagefleet_kernels.cpu.cache import PageWriter
 from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
-from pagefleet_kernels.kv_write.cpu import kv_write_cpu
 from pagefleet_kernels.page_gather_scatter.cpu import page_gather_cpu, page_scatter_cpu
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu
@@ -199,15 +199,13 @@ def write(bench: Bench) -> list[Goal]:
     slots = torch.randperm(SEQUENCES * CONTEXT)[:32]
     key = torch.randn(32, SMALL.kv, SMALL.size).bfloat16()
     flat = torch.zeros(2, SEQUENCES * CONTEXT, SMALL.kv, SMALL.size, dtype=torch.bfloat16)
-    keys, values = pool.pages[:, 0, 0], pool.pages[:, 0, 1]
+    writer = PageWriter(bench.library, pool.pages[:, 0, 0], pool.pages[:, 0, 1])
 
     def plain() -> None:
         flat[0].index_copy_(0, slots, key)
         flat[1].index_copy_(0, slots, key)
 
-    times = rounds(
-        {"ours": lambda: kv_write_cpu(bench.library, key, key, keys, values, slots), "plain": plain}, bench.rounds
-    )
+    times = rounds({"ours": lambda: writer.write(key, key, slots), "plain": plain}, bench.rounds)
     return [goal("KV write, 32 tokens / index_copy_", 0.5, ratios(times["ours"], times["plain"]), at_least=False)]
 
 

@@ -15,8 +15,15 @@ def check_dense(name: str, tensor: torch.Tensor) -> None:
 
 def check_address(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError unless the tensor begins on a multiple of its element's size."""
-    if tensor.data_ptr() % tensor.element_size():
-        raise ValueError(f"{name} begins at {tensor.data_ptr():#x}, which is no multiple of {tensor.element_size()}")
+    address(name, tensor)
+
+
+def address(name: str, tensor: torch.Tensor) -> int:
+    """Return where the tensor begins. Raises ValueError where that is off its type's alignment."""
+    begin = tensor.data_ptr()
+    if begin % tensor.itemsize:
+        raise ValueError(f"{name} begins at {begin:#x}, which is no multiple of {tensor.itemsize}")
+    return begin
 
 
 def check_type(name: str, tensor: torch.Tensor) -> None:

@@ -2,10 +2,11 @@
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from pagefleet_kernels.cpu.arguments import TYPE_NUMBERS, check_address, check_dense, check_type
+from pagefleet_kernels.cpu.arguments import TYPE_NUMBERS, address, check_address, check_dense, check_type
 from pagefleet_kernels.cpu.library import CpuLibrary
 
 
@@ -37,76 +38,107 @@ class Rotation:
     epsilon: float = 0.0
 
 
-def write(
-    library: CpuLibrary,
-    key: torch.Tensor,  # [T, H, D]
-    value: torch.Tensor,  # [T, H, Dv]
-    key_pages: torch.Tensor,  # [N, block_size, H, D]
-    value_pages: torch.Tensor,  # [N, block_size, H, Dv]
-    slots: torch.Tensor,  # [T]
-    rotation: Rotation | None = None,
-) -> None:
-    """Raises ValueError where a slot isn't in the pages, before anything is written."""
-    for name, tensor in (("key", key), ("value", value), ("key pages", key_pages), ("value pages", value_pages)):
-        check_type(name, tensor)
-        check_dense(name, tensor)
-        check_address(name, tensor)
-    if key.dtype != value.dtype or key_pages.dtype != value_pages.dtype:
-        raise ValueError(
-            f"keys are {key.dtype} and values {value.dtype}, their pages {key_pages.dtype} and {value_pages.dtype}; "
-            "each must be one type"
-        )
-    for name, pages in (("key", key_pages), ("value", value_pages)):
-        if pages.stride(2) != pages.shape[3]:
-            raise ValueError(f"{name} pages have strides {pages.stride()}; heads of a slot must be contiguous")
-    arguments = _Arguments(
-        key=key.data_ptr(),
-        value=value.data_ptr(),
-        key_pages=key_pages.data_ptr(),
-        value_pages=value_pages.data_ptr(),
-        slots=slots.contiguous().data_ptr(),
-        key_strides=_byte_strides(key),
-        value_strides=_byte_strides(value),
-        key_pages_strides=_byte_strides(key_pages),
-        value_pages_strides=_byte_strides(value_pages),
-        num_slots=key_pages.shape[0] * key_pages.shape[1],
-        tokens=key.shape[0],
-        kv_heads=key.shape[1],
-        key_size=key.shape[2],
-        value_size=value.shape[2],
-        block_size=key_pages.shape[1],
-        type=TYPE_NUMBERS[key.dtype],
-        page_type=TYPE_NUMBERS[key_pages.dtype],
-        threads=torch.get_num_threads(),
-    )
-    if rotation is not None:
-        _add_rotation(arguments, rotation, key.dtype)
-    bad = library.functions.pagefleet_write(ctypes.byref(arguments))
-    if bad >= 0:
-        raise ValueError(
-            f"slot {int(slots[bad])} of token {bad} isn't there; the pages have slots 0 to {arguments.num_slots - 1}"
-        )
+class PageWriter:
+    """Writes keys and values to one layer's pages. Made once for a layer: what is checked and said of the pages, and
+    of a layout of keys and values that came before, isn't said again for each step."""
 
+    def __init__(self, library: CpuLibrary, key_pages: torch.Tensor, value_pages: torch.Tensor) -> None:
+        """Pages are [num_blocks, block_size, heads, size], their last two dimensions dense. Raises ValueError."""
+        for name, pages in (("key pages", key_pages), ("value pages", value_pages)):
+            check_type(name, pages)
+            check_dense(name, pages)
+            check_address(name, pages)
+            if pages.stride(2) != pages.shape[3]:
+                raise ValueError(f"{name} have strides {pages.stride()}; heads of a slot must be contiguous")
+        if key_pages.dtype != value_pages.dtype or key_pages.shape[:3] != value_pages.shape[:3]:
+            raise ValueError(
+                f"key pages are {key_pages.dtype} {list(key_pages.shape)} and value pages {value_pages.dtype} "
+                f"{list(value_pages.shape)}; they may differ in the size of a head only"
+            )
+        self._write = library.functions.pagefleet_write
+        self._pages = key_pages, value_pages
+        self._layout: Any = None
+        self._arguments = _Arguments(
+            key_pages=key_pages.data_ptr(),
+            value_pages=value_pages.data_ptr(),
+            key_pages_strides=_byte_strides(key_pages),
+            value_pages_strides=_byte_strides(value_pages),
+            num_slots=key_pages.shape[0] * key_pages.shape[1],
+            kv_heads=key_pages.shape[2],
+            key_size=key_pages.shape[3],
+            value_size=value_pages.shape[3],
+            block_size=key_pages.shape[1],
+            page_type=TYPE_NUMBERS[key_pages.dtype],
+            threads=torch.get_num_threads(),
+        )
+        self._reference = ctypes.byref(self._arguments)
 
-def _add_rotation(arguments: _Arguments, rotation: Rotation, dtype: torch.dtype) -> None:
-    query = rotation.query
-    for name, tensor in (("query", query), ("cosine", rotation.cosine), ("sine", rotation.sine)):
-        check_type(name, tensor)
-        check_dense(name, tensor)
-        check_address(name, tensor)
-    if query.dtype != dtype:
-        raise ValueError(f"queries are {query.dtype} and keys {dtype}; both must be one type")
-    arguments.query = query.data_ptr()
-    arguments.query_strides = _byte_strides(query)
-    arguments.query_heads = query.shape[1]
-    arguments.cosine = rotation.cosine.data_ptr()
-    arguments.sine = rotation.sine.data_ptr()
-    arguments.angle_stride = rotation.cosine.stride(0) * rotation.cosine.element_size()
-    arguments.angle_type = TYPE_NUMBERS[rotation.cosine.dtype]
-    arguments.rotated = rotation.cosine.shape[1]
-    arguments.query_norm = None if rotation.query_norm is None else rotation.query_norm.data_ptr()
-    arguments.key_norm = None if rotation.key_norm is None else rotation.key_norm.data_ptr()
-    arguments.epsilon = rotation.epsilon
+    def write(
+        self,
+        key: torch.Tensor,  # [T, H, D]
+        value: torch.Tensor,  # [T, H, Dv]
+        slots: torch.Tensor,  # [T] torch.long, contiguous
+        rotation: Rotation | None = None,
+    ) -> None:
+        """Raises ValueError where something doesn't fit or a slot isn't in the pages; nothing is written then."""
+        arguments = self._arguments
+        layout = (key.shape, key.stride(), value.stride(), key.dtype, value.dtype, slots.stride())
+        if layout != self._layout:
+            self._take_layout(key, value, slots)
+            self._layout = layout
+        arguments.key = address("keys", key)
+        arguments.value = address("values", value)
+        arguments.slots = slots.data_ptr()
+        arguments.query = None
+        if rotation is not None:
+            self._take_rotation(rotation, key.dtype)
+        bad = self._write(self._reference)
+        if bad >= 0:
+            raise ValueError(
+                f"slot {int(slots[bad])} of token {bad} isn't there; the pages have slots 0 to "
+                f"{arguments.num_slots - 1}"
+            )
+
+    def _take_layout(self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
+        arguments = self._arguments
+        for name, tensor, size in (("keys", key, arguments.key_size), ("values", value, arguments.value_size)):
+            check_type(name, tensor)
+            check_dense(name, tensor)
+            if tensor.shape != (len(slots), arguments.kv_heads, size):
+                raise ValueError(
+                    f"{name} have shape {list(tensor.shape)}; expected {[len(slots), arguments.kv_heads, size]}"
+                )
+        if key.dtype != value.dtype or not slots.is_contiguous():
+            raise ValueError(
+                f"keys are {key.dtype}, values {value.dtype} and slots have strides {slots.stride()}; "
+                "expected one type and contiguous slots"
+            )
+        arguments.key_strides = _byte_strides(key)
+        arguments.value_strides = _byte_strides(value)
+        arguments.tokens = key.shape[0]
+        arguments.type = TYPE_NUMBERS[key.dtype]
+
+    def _take_rotation(self, rotation: Rotation, dtype: torch.dtype) -> None:
+        query, cosine, arguments = rotation.query, rotation.cosine, self._arguments
+        check_dense("query", query)
+        check_type("cosine", cosine)
+        check_dense("cosine", cosine)
+        if query.dtype != dtype or cosine.dtype != rotation.sine.dtype or cosine.stride() != rotation.sine.stride():
+            raise ValueError(
+                f"queries are {query.dtype} and keys {dtype}; cosine and sine are {cosine.dtype} and "
+                f"{rotation.sine.dtype} of strides {cosine.stride()} and {rotation.sine.stride()}; each two must agree"
+            )
+        arguments.query = address("query", query)
+        arguments.query_strides = _byte_strides(query)
+        arguments.query_heads = query.shape[1]
+        arguments.cosine = address("cosine", cosine)
+        arguments.sine = address("sine", rotation.sine)
+        arguments.angle_stride = cosine.stride(0) * cosine.element_size()
+        arguments.angle_type = TYPE_NUMBERS[cosine.dtype]
+        arguments.rotated = cosine.shape[1]
+        arguments.query_norm = None if rotation.query_norm is None else rotation.query_norm.data_ptr()
+        arguments.key_norm = None if rotation.key_norm is None else rotation.key_norm.data_ptr()
+        arguments.epsilon = rotation.epsilon
 
 
 def _byte_strides(tensor: torch.Tensor) -> tuple[int, int]:

@@ -6,9 +6,9 @@
 namespace pagefleet {
 
 // out = x / rms(x) * weights; with a residual, x + residual is written there first and takes the place of x.
-static void norm_row(const char* x, char* residual, const float* weights, char* out, int size, int type,
-                     float epsilon) {
-  const int bytes = bytes_of(type);
+template <int type>
+static void norm_row(const char* x, char* residual, const float* weights, char* out, int size, float epsilon) {
+  constexpr int bytes = type == FLOAT32 ? 4 : 2;
   const char* source = residual ? residual : x;
   vf squares{};
   for (int i = 0; i < size; i += L) {
@@ -35,8 +35,9 @@ PAGEFLEET_INLINE vf activate(vf x, int activation) {
   return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
 }
 
-static void gate_row(const char* gate, const char* up, char* out, int size, int type, int activation) {
-  const int bytes = bytes_of(type);
+template <int type>
+static void gate_row(const char* gate, const char* up, char* out, int size, int activation) {
+  constexpr int bytes = type == FLOAT32 ? 4 : 2;
   for (int i = 0; i < size; i += L) {
     vf g = load_some(gate + i * bytes, type, size - i), u = load_some(up + i * bytes, type, size - i);
     store_some(out + i * bytes, type, size - i, activate(g, activation) * u);
@@ -49,9 +50,11 @@ PAGEFLEET_API void pagefleet_rms_norm(const char* x, int64_t x_stride, char* res
                                       int64_t rows, int32_t size, int32_t type, float epsilon, int32_t threads) {
   const int64_t row_bytes = int64_t(size) * pagefleet::bytes_of(type);
   pagefleet::share(rows, rows * row_bytes * 3, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      pagefleet::norm_row(x + i * x_stride, residual ? residual + i * row_bytes : nullptr, weights,
-                          out + i * row_bytes, size, type, epsilon);
+    pagefleet::with_type(type, [&](auto constant) {
+      for (int64_t i = begin; i < end; ++i)
+        pagefleet::norm_row<decltype(constant)::value>(x + i * x_stride, residual ? residual + i * row_bytes : nullptr,
+                                                       weights, out + i * row_bytes, size, epsilon);
+    });
   });
 }
 
@@ -60,9 +63,11 @@ PAGEFLEET_API void pagefleet_gated_activation(const char* gate_up, int64_t strid
                                               int32_t size, int32_t type, int32_t activation, int32_t threads) {
   const int64_t row_bytes = int64_t(size) * pagefleet::bytes_of(type);
   pagefleet::share(rows, rows * row_bytes * 3, threads, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      pagefleet::gate_row(gate_up + i * stride, gate_up + i * stride + row_bytes, out + i * row_bytes, size, type,
-                          activation);
+    pagefleet::with_type(type, [&](auto constant) {
+      for (int64_t i = begin; i < end; ++i)
+        pagefleet::gate_row<decltype(constant)::value>(gate_up + i * stride, gate_up + i * stride + row_bytes,
+                                                       out + i * row_bytes, size, activation);
+    });
   });
 }
 

@@ -8,6 +8,14 @@ namespace pagefleet {
 // Mirrored in arguments.py.
 enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
 
+// Call f with the type as a constant, so that loops don't ask for it again and again.
+template <class F>
+PAGEFLEET_INLINE void with_type(int type, F&& f) {
+  if (type == FLOAT32) return f(std::integral_constant<int, FLOAT32>());
+  if (type == BFLOAT16) return f(std::integral_constant<int, BFLOAT16>());
+  f(std::integral_constant<int, FLOAT16>());
+}
+
 PAGEFLEET_INLINE int bytes_of(int type) { return type == FLOAT32 ? 4 : 2; }
 
 PAGEFLEET_INLINE int up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }

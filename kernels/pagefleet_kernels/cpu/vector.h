@@ -15,6 +15,10 @@
 
 namespace pagefleet {
 
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+#define PAGEFLEET_BF16_DOT 1  // the CPU multiplies pairs of bfloat16 natively
+#endif
+
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 constexpr int L = 16;  // lanes
 #elif defined(__AVX2__)
@@ -121,6 +125,9 @@ PAGEFLEET_INLINE vf tanh(vf x) {
 PAGEFLEET_INLINE vf widen_bf16(vh x) { return (vf)(__builtin_convertvector(x, vu) << 16); }
 
 PAGEFLEET_INLINE vh narrow_bf16(vf x) {
+#ifdef PAGEFLEET_BF16_DOT
+  return (vh)_mm512_cvtneps_pbh((__m512)x);
+#endif
   vu bits = (vu)x;
   vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return __builtin_convertvector((vu)(x == x ? (vi)rounded : (vi)all_words(0x7fc0u)), vh);
@@ -221,8 +228,7 @@ PAGEFLEET_INLINE void transpose(vu (&t)[L]) {
 
 // --- two bfloat16 values a lane, where the CPU multiplies them natively ---
 
-#if defined(__AVX512BF16__) && defined(__AVX512BW__)
-#define PAGEFLEET_BF16_DOT 1
+#ifdef PAGEFLEET_BF16_DOT
 PAGEFLEET_INLINE vf dot_pairs(vf sum, vu a, vu b) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
 PAGEFLEET_INLINE vu narrow_pairs(vf first, vf second) { return (vu)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first); }
 PAGEFLEET_INLINE vu zip_low_halves(vu a, vu b) { return (vu)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b); }

@@ -2,7 +2,7 @@
 
 import torch
 
-from pagefleet_kernels.cpu.cache import write
+from pagefleet_kernels.cpu.cache import PageWriter
 from pagefleet_kernels.cpu.library import CpuLibrary
 
 
@@ -15,4 +15,4 @@ def kv_write_cpu(
     slots: torch.Tensor,  # [T]
 ) -> None:
     """Arguments as checked by kv_write. Raises ValueError where a slot isn't in the pages; nothing is written then."""
-    write(library, key, value, key_pages, value_pages, slots)
+    PageWriter(library, key_pages, value_pages).write(key, value, slots.contiguous())

@@ -2,7 +2,7 @@
 
 import torch
 
-from pagefleet_kernels.cpu.cache import Rotation, write
+from pagefleet_kernels.cpu.cache import PageWriter, Rotation
 from pagefleet_kernels.cpu.library import CpuLibrary
 
 
@@ -24,7 +24,7 @@ def rotary_kv_write_cpu(
     if key.shape[2] > _MAX_SIZE:
         raise ValueError(f"keys have {key.shape[2]} numbers a head; the CPU kernel takes up to {_MAX_SIZE}")
     rotation = Rotation(query, cosine, sine, query_norm, key_norm, epsilon)
-    write(library, key, value, key_pages, value_pages, slots, rotation)
+    PageWriter(library, key_pages, value_pages).write(key, value, slots.contiguous(), rotation)
 
 
 _MAX_SIZE = 256
