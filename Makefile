@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint test-fast test-long bench serve constraints clean
+.PHONY: help install demo test lint test-fast test-long test-gpu bench serve constraints clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -41,6 +41,9 @@ test-fast: $(STAMP)
 
 test-long: $(STAMP) ## the long profiles: real models, many rounds, the benchmarks in short
 	$(BIN)/python -m pytest -m "long and not gpu and not cluster" --timeout 1800
+
+test-gpu: $(STAMP) ## on a machine with a GPU: check the kernels, time them, write build/gpu/<card>.md; under ten minutes
+	$(BIN)/python -m tests.gpu.run
 
 bench: $(STAMP) ## measure against the baselines, interleaved, as ratios; writes build/bench/serve.json
 	$(BIN)/python -m tests.bench.serve

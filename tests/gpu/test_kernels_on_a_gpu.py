@@ -128,7 +128,7 @@ def test_the_memory_checker_finds_nothing(tool: str) -> None:
         [checker, "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "tests.gpu.sanitised"],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

@@ -52,8 +52,8 @@ def as_words(buffer: torch.Tensor) -> torch.Tensor:
     page_bytes = buffer.shape[1] * buffer.element_size()
     if page_bytes % 16 or buffer.stride(1) != 1 or buffer.stride(0) * buffer.element_size() % 16:
         raise ValueError(
-            f"a page has {page_bytes} bytes and strides {buffer.stride()}; it must be a contiguous multiple of 16 bytes "
-            "that begins at one"
+            f"a page has {page_bytes} bytes and strides {buffer.stride()}; "
+            "it must be contiguous, and begin and end at multiples of 16 bytes"
         )
     return buffer.view(torch.int32)
 
