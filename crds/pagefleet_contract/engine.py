@@ -77,6 +77,10 @@ class ModelSettings(Section):
     """Type of weights and activations; auto is the model's own, and on a CPU bfloat16 only where the
     CPU has instructions for it, float32 otherwise."""
 
+    kernels: Literal["auto", "plain"] = "auto"
+    """What computes on a CPU: auto is C++ for its instruction set, compiled at the first start, with packed weights
+    and fused layers; plain is PyTorch alone."""
+
 
 class Budget(Section):
     """How much memory the KV cache gets: exactly one of the three fields."""

@@ -1,20 +1,24 @@
 """Families of transformers as tiny random models: the right ones pass the gate, the wrong ones are refused by name."""
 
+import weakref
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from pagefleet_kernels.choice import PLAIN, Kernels, choose_kernels
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.packing import pack
 from pagefleet_runtime.model_executor.paged_model import PagedModel
 from pagefleet_runtime.models.attention import ATTENTION_NAME, register_attention
+from pagefleet_runtime.models.fused import FusedLayer
 from pagefleet_runtime.models.gate import prove_structure
 from pagefleet_runtime.models.layer_shapes import observe_layers
+from pagefleet_runtime.models.speed_up import speed_up
 from pagefleet_runtime.models.support import check_class, check_config
-from pagefleet_runtime.models.weights import model_class
+from pagefleet_runtime.models.weights import model_class, weights_bytes
 from pagefleet_runtime.plan import Row
 from pagefleet_runtime.request import SequenceKey
 from tests.runtime.tiny_models import RIGHT_FAMILIES, WRONG_FAMILIES, tiny_config
@@ -27,6 +31,75 @@ def test_a_family_of_full_and_sliding_attention_passes_the_gate(family: str) -> 
     check_config(config)
     check_class(model_class(config))
     prove_structure(config)
+
+
+@pytest.fixture(scope="module")
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    chosen = choose_kernels("auto", torch.float32, request.config.cache.mkdir("pagefleet-kernels"))
+    if chosen.library is None or not chosen.packs_linears:
+        pytest.skip(f"this machine has no fast kernels: {chosen.notes}")
+    return chosen
+
+
+@pytest.mark.parametrize("family", RIGHT_FAMILIES)
+def test_a_family_passes_the_gate_with_packed_weights_and_fused_layers(family: str, kernels: Kernels) -> None:
+    prove_structure(tiny_config(family), kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+        ("llama", {"head_dim": 24}),
+        ("mistral", {"sliding_window": None}),
+        ("gemma2", {"query_pre_attn_scalar": 100}),
+    ],
+)
+def test_fused_layers_follow_the_configuration(family: str, changes: dict[str, Any], kernels: Kernels) -> None:
+    prove_structure(tiny_config(family, **changes), kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    ("family", "fused"),
+    [*[(family, True) for family in ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text")], ("phi3", False)],
+)
+def test_only_known_families_are_fused(family: str, fused: bool, kernels: Kernels) -> None:
+    model: Any = AutoModelForCausalLM.from_config(tiny_config(family))  # type: ignore[no-untyped-call]
+
+    assert ("fused layers" in speed_up(model, kernels)) is fused
+    assert any(isinstance(module, FusedLayer) for module in model.modules()) is fused
+    assert not any(type(module) is torch.nn.Linear for module in model.modules())
+
+
+def test_an_unknown_activation_leaves_the_layers_alone(kernels: Kernels) -> None:
+    config = tiny_config("llama", hidden_act="relu")
+
+    model: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+
+    assert speed_up(model, kernels) == ()
+    prove_structure(config, kernels=kernels)
+
+
+def test_plain_kernels_change_no_module() -> None:
+    model: Any = AutoModelForCausalLM.from_config(tiny_config("llama"))  # type: ignore[no-untyped-call]
+    before = {name: type(module) for name, module in model.named_modules()}
+
+    assert speed_up(model, PLAIN) == ()
+    assert {name: type(module) for name, module in model.named_modules()} == before
+
+
+def test_packed_weights_are_counted_and_the_original_ones_are_gone(kernels: Kernels) -> None:
+    model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        tiny_config("llama", tie_word_embeddings=False)
+    )
+    before, weight = weights_bytes(model), weakref.ref(model.base_model.layers[0].mlp.up_proj.weight)
+
+    speed_up(model, kernels)
+
+    # Norm weights are kept in float32, which they have here already.
+    assert weights_bytes(model) == before
+    assert weight() is None
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "cohere2", "granite", "gpt2", "mixtral", "nemotron"])

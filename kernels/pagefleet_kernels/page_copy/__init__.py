@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
+from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.page_copy.cpu import page_copy_cpu
 from pagefleet_kernels.page_copy.reference import page_copy_reference
 
 
-def page_copy(buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
+def page_copy(buffer: torch.Tensor, copies: Sequence[tuple[int, int]], *, library: CpuLibrary | None = None) -> None:
     """Copy page `source` to page `target` for each (source, target) of `copies`, in order, in place.
 
     `buffer` is [num_blocks, bytes_per_page]: a page is every layer's keys and values, so a copy is one contiguous
@@ -19,4 +21,7 @@ def page_copy(buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
     for source, target in copies:
         if not (0 <= source < num_blocks and 0 <= target < num_blocks):
             raise ValueError(f"copy of page {source} to page {target}: the cache has pages 0 to {num_blocks - 1}")
-    page_copy_reference(buffer, copies)
+    if library is not None:
+        page_copy_cpu(library, buffer, copies)
+    else:
+        page_copy_reference(buffer, copies)

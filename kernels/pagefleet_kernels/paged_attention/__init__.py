@@ -2,7 +2,9 @@
 
 import torch
 
+from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu, supports
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
 
 __all__ = ["AttentionBatch", "BatchRow", "paged_attention"]
@@ -18,6 +20,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    library: CpuLibrary | None = None,
 ) -> torch.Tensor:
     """Return [T, Hq, Dv]: for each packed query [T, Hq, D] its causal attention to its row's context in the pages.
 
@@ -25,9 +28,21 @@ def paged_attention(
     Query head h reads key-value head h // (Hq / H). `window` is the number of positions seen, the own one included.
     `softcap` c turns a scaled score s into c·tanh(s / c). `sinks` [Hq] are extra scores that take part in the softmax
     and carry no value. What lies in slots outside a row's context is never seen, NaN included.
-    Raises ValueError where shapes don't fit.
+    With `library` the C++ kernel runs it where it knows the types and sizes. Raises ValueError where shapes don't fit.
     """
     _check(query, key_pages, value_pages, batch, window, sinks)
+    if library is not None and supports(query, key_pages, value_pages):
+        return paged_attention_cpu(
+            library,
+            query,
+            key_pages,
+            value_pages,
+            batch,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=sinks,
+        )
     return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
 
 

@@ -61,7 +61,11 @@ class ModelExecutor:
         started = time.monotonic()
         masks = self._grammars.start_filling([spec for row in plan.rows for spec in row.samples])
         with torch.inference_mode():
-            page_copy(self._cache.buffer, [(copy.source, copy.target) for copy in plan.copies])
+            page_copy(
+                self._cache.buffer,
+                [(copy.source, copy.target) for copy in plan.copies],
+                library=self._cache.kernels.library,
+            )
             outcome = self._run(plan.rows, masks)
         kept, refused = self._grammars.advance(outcome.sampled)
         return StepResult(

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 import torch
 
 from pagefleet_contract.capacity import LayerShape
+from pagefleet_kernels.choice import PLAIN, Kernels
+from pagefleet_kernels.cpu.cache import PageWriter, Rotation
+from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
+from pagefleet_kernels.kv_write import kv_write
 
 
 class KVCache:
@@ -20,13 +24,16 @@ class KVCache:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device | None = None,
+        kernels: Kernels = PLAIN,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.dtype = dtype
+        self.kernels = kernels
         self.bytes_per_block = block_size * dtype.itemsize * sum(layer.values_per_token for layer in layers)
         # Not filled: the operating system gives memory as pages are first written.
         self.buffer = torch.empty(num_blocks, self.bytes_per_block, dtype=torch.uint8, device=device)
+        self.why_no_huge_pages = ask_for_huge_pages(self.buffer)
         self._values = self.buffer.view(dtype)
         self._views: list[tuple[torch.Tensor, torch.Tensor]] = []
         offset = 0
@@ -36,6 +43,8 @@ class KVCache:
             values = self._view(offset, layer.num_kv_heads, layer.value_size)
             offset += values[0].numel()
             self._views.append((keys, values))
+        library = kernels.library
+        self._writers = [] if library is None else [PageWriter(library, *views) for views in self._views]
 
     @property
     def num_layers(self) -> int:
@@ -44,6 +53,22 @@ class KVCache:
     def pages(self, layer_index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the layer's keys and values."""
         return self._views[layer_index]
+
+    def write(
+        self,
+        layer_index: int,
+        key: torch.Tensor,  # [T, H, D]
+        value: torch.Tensor,  # [T, H, Dv]
+        slots: torch.Tensor,  # [T]
+        rotation: Rotation | None = None,
+    ) -> None:
+        """Write the layer's new keys and values into their slots. A rotation, of queries and keys before that, needs
+        the C++ kernels."""
+        if self._writers:
+            self._writers[layer_index].write(key, value, slots, rotation)
+        else:
+            assert rotation is None
+            kv_write(key, value, *self._views[layer_index], slots)
 
     def fill(self, value: float) -> None:
         """Set every stored key and value; not a number shows whoever reads a slot that nobody wrote."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from pagefleet_kernels.kv_write import kv_write
 from pagefleet_kernels.paged_attention import AttentionBatch, paged_attention
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.model_executor.kv_cache import KVCache
@@ -46,6 +45,9 @@ class PagedStep:
     cache: KVCache
     calls: dict[int, int] = field(default_factory=dict)
 
+    def count_call(self, layer_index: int) -> None:
+        self.calls[layer_index] = self.calls.get(layer_index, 0) + 1
+
 
 CURRENT_STEP: ContextVar[PagedStep] = ContextVar("pagefleet_current_step")
 
@@ -66,9 +68,9 @@ def paged_attention_forward(
     _refuse_unknown(module, attention_mask, others)
     step = CURRENT_STEP.get()
     layer_index = int(module.layer_idx)  # type: ignore[arg-type]
-    step.calls[layer_index] = step.calls.get(layer_index, 0) + 1
+    step.count_call(layer_index)
     key_pages, value_pages = step.cache.pages(layer_index)
-    kv_write(key[0].transpose(0, 1), value[0].transpose(0, 1), key_pages, value_pages, step.slots)
+    step.cache.write(layer_index, key[0].transpose(0, 1), value[0].transpose(0, 1), step.slots)
     output = paged_attention(
         query[0].transpose(0, 1),
         key_pages,
@@ -78,6 +80,7 @@ def paged_attention_forward(
         window=sliding_window,
         softcap=softcap,
         sinks=s_aux,
+        library=step.cache.kernels.library,
     )
     return output[None], None
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
+from pagefleet_kernels.choice import PLAIN, Kernels
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.packing import pack
@@ -19,6 +20,7 @@ from pagefleet_runtime.model_executor.paged_model import PagedModel
 from pagefleet_runtime.models.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.models.shrink import small_config
+from pagefleet_runtime.models.speed_up import speed_up
 from pagefleet_runtime.plan import Row
 from pagefleet_runtime.request import SequenceKey
 
@@ -52,8 +54,9 @@ FLOAT32_BOUNDS = Bounds(1e-4, 1e-5, 0.99)
 HALF_BOUNDS = Bounds(0.25, 0.02, 0.9)
 
 
-def prove_structure(config: Any, attention_name: str = ATTENTION_NAME) -> None:
-    """Raise ModelRefused where a small model of this configuration's kind isn't equal under paged attention."""
+def prove_structure(config: Any, attention_name: str = ATTENTION_NAME, kernels: Kernels = PLAIN) -> None:
+    """Raise ModelRefused where a small model of this configuration's kind isn't equal under paged attention, run by
+    these kernels and sped up for them."""
     register_attention()
     generator = torch.Generator().manual_seed(0)
     try:
@@ -66,7 +69,7 @@ def prove_structure(config: Any, attention_name: str = ATTENTION_NAME) -> None:
     vocab_size = model.config.vocab_size
     sequences = [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in _LENGTHS]
     eager = [eager_logits(model, ids) for ids in sequences]
-    paged = _paged_logits(model, sequences, attention_name)
+    paged = _paged_logits(model, sequences, attention_name, kernels)
     difference = max(float((a - b).abs().max() / a.std()) for a, b in zip(eager, paged, strict=True))
     if not difference <= STRUCTURE_TOLERANCE:
         raise ModelRefused(
@@ -141,10 +144,13 @@ def _shuffled_tables(cache: KVCache, sequences: Sequence[Sequence[int]]) -> list
     return [tuple(blocks.pop() for _ in range(count)) for count in counts]
 
 
-def _paged_logits(model: Any, sequences: Sequence[Sequence[int]], attention_name: str) -> list[torch.Tensor]:
+def _paged_logits(
+    model: Any, sequences: Sequence[Sequence[int]], attention_name: str, kernels: Kernels
+) -> list[torch.Tensor]:
     layers = observe_layers(model)
     model.set_attn_implementation(attention_name)
-    cache = KVCache(layers, 2 * sum(_LENGTHS) // _BLOCK_SIZE, _BLOCK_SIZE, torch.float32)
+    speed_up(model, kernels)
+    cache = KVCache(layers, 2 * sum(_LENGTHS) // _BLOCK_SIZE, _BLOCK_SIZE, torch.float32, kernels=kernels)
     cache.fill(float("nan"))
     return run_paged(PagedModel(model), cache, sequences, _SCHEDULE)
 

@@ -11,6 +11,8 @@ import torch
 
 from pagefleet_contract.capacity import LayerShape, ModelShape, describe_bytes, workspace_bytes
 from pagefleet_contract.engine import EngineConfig
+from pagefleet_kernels.choice import Kernels, choose_kernels
+from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.grammar import GrammarCompiler
 from pagefleet_runtime.model_executor.executor import ModelExecutor
 from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
@@ -25,6 +27,7 @@ from pagefleet_runtime.models.gguf import convert_gguf
 from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.models.machine import Machine, read_machine
 from pagefleet_runtime.models.sources import GgufFile, ModelSource, resolve_source
+from pagefleet_runtime.models.speed_up import speed_up
 from pagefleet_runtime.models.warmup import measure_steps
 from pagefleet_runtime.models.weights import end_token_ids, read_config, read_weights, weights_bytes
 from pagefleet_runtime.models.weights_gate import gate_sequences, prove_paged_weights
@@ -53,6 +56,8 @@ class _Proven:
 
     paged: PagedModel
     layers: tuple[LayerShape, ...]
+    kernels: Kernels
+    kernels_description: str
     notes: tuple[str, ...]
 
 
@@ -72,7 +77,8 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     progress(LoadProgress("weights", 0.0, dtypes.weights))
     model = read_weights(directory, getattr(torch, dtypes.weights))
     progress(LoadProgress("weights", 1.0, describe_bytes(weights_bytes(model))))
-    proven = _prove(model, hf_config, directory, dtypes, config, progress)
+    kernels = choose_kernels(config.model.kernels, getattr(torch, dtypes.weights), folder / "kernels")
+    proven = _prove(model, hf_config, directory, dtypes, config, kernels, progress)
     return _assemble(proven, config, directory, dtypes, machine, progress)
 
 
@@ -93,23 +99,42 @@ def _own_dtype(source: ModelSource, hf_config: Any) -> str | None:
 
 
 def _prove(
-    model: Any, hf_config: Any, directory: Path, dtypes: Dtypes, config: EngineConfig, progress: Progress
+    model: Any,
+    hf_config: Any,
+    directory: Path,
+    dtypes: Dtypes,
+    config: EngineConfig,
+    kernels: Kernels,
+    progress: Progress,
 ) -> _Proven:
-    """Pass both parts of the equality gate; the model is left on our attention."""
+    """Pass both parts of the equality gate; the model is left on our attention, sped up for the kernels."""
     progress(LoadProgress("gate", 0.0, "structure"))
-    prove_structure(hf_config)
+    kernels = _proven_kernels(hf_config, kernels)
     progress(LoadProgress("gate", 0.5, "weights"))
     sequences = gate_sequences(directory, model.config)
     eager = [eager_logits(model, ids) for ids in sequences]
     layers = observe_layers(model)
     model.set_attn_implementation(ATTENTION_NAME)
+    done = speed_up(model, kernels)
     paged = PagedModel(model)
     figures = prove_paged_weights(
-        paged, layers, sequences, eager, getattr(torch, dtypes.kv), config.kv_cache.block_size
+        paged, layers, sequences, eager, getattr(torch, dtypes.kv), config.kv_cache.block_size, kernels
     )
     _log.info("paged attention equals the model's own: %s", figures)
     progress(LoadProgress("gate", 1.0, figures))
-    return _Proven(paged, layers, dtypes.notes)
+    return _Proven(paged, layers, kernels, ", ".join((kernels.description, *done)), dtypes.notes + kernels.notes)
+
+
+def _proven_kernels(hf_config: Any, kernels: Kernels) -> Kernels:
+    """Return the kernels if the structure is proven with them, or plain ones with a note that says why."""
+    try:
+        prove_structure(hf_config, kernels=kernels)
+    except ModelRefused as refusal:
+        if kernels.library is None and not kernels.packs_linears:
+            raise
+        prove_structure(hf_config)
+        return Kernels(notes=(f"kernels are plain PyTorch, many times slower at decoding: {refusal}",))
+    return kernels
 
 
 def _assemble(
@@ -119,7 +144,9 @@ def _assemble(
     progress(LoadProgress("kv", 0.0))
     sizes = _sizes(proven, config, dtypes, machine)
     plan = plan_memory(config, sizes)
-    cache_ = KVCache(proven.layers, plan.num_blocks, config.kv_cache.block_size, getattr(torch, dtypes.kv))
+    cache_ = KVCache(
+        proven.layers, plan.num_blocks, config.kv_cache.block_size, getattr(torch, dtypes.kv), kernels=proven.kernels
+    )
     progress(LoadProgress("kv", 1.0, f"{plan.num_blocks} blocks"))
     vocab_size, ends = int(model.config.vocab_size), end_token_ids(model)
     # The tokenizer's trie takes a while to build, and most servers never see a grammar.
@@ -140,7 +167,11 @@ def _assemble(
         vocab_size=vocab_size,
         eos_token_ids=ends,
         step_milliseconds=config.scheduling.step_milliseconds or _STEP_MILLISECONDS,
-        startup_table=_startup_table(config, sizes, plan, dtypes, machine),
+        startup_table=(
+            *_startup_table(config, sizes, plan, dtypes, machine),
+            ("kernels", proven.kernels_description),
+            ("KV pages", cache_.why_no_huge_pages or "2 MiB where the system gives them"),
+        ),
         notes=proven.notes + plan.notes,
     )
     return LoadedModel(executor, info, step_cost)

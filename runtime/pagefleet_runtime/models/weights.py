@@ -7,6 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from pagefleet_kernels.prepacked_linear import PrepackedLinear
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.support import check_class, check_config
 
@@ -60,9 +61,10 @@ def read_weights(directory: Path, dtype: torch.dtype) -> Any:
 
 
 def weights_bytes(model: torch.nn.Module) -> int:
-    """Return the bytes of parameters and buffers, shared ones once."""
+    """Return the bytes of parameters, buffers and packed weights, shared ones once."""
     tensors = {t.data_ptr(): t.numel() * t.itemsize for t in (*model.parameters(), *model.buffers())}
-    return sum(tensors.values())
+    packed = sum(module.num_bytes for module in model.modules() if isinstance(module, PrepackedLinear))
+    return sum(tensors.values()) + packed
 
 
 def end_token_ids(model: Any) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from pagefleet_contract.capacity import LayerShape
+from pagefleet_kernels.choice import Kernels
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.paged_model import PagedModel
 from pagefleet_runtime.models.gate import FLOAT32_BOUNDS, HALF_BOUNDS, prove_weights, run_paged
@@ -41,13 +42,14 @@ def prove_paged_weights(
     eager: Sequence[torch.Tensor],
     kv_dtype: torch.dtype,
     block_size: int,
+    kernels: Kernels,
 ) -> str:
     """Run the sequences on pages, chunked and together, and hold them against the eager logits. Return the figures.
 
     Raises ModelRefused.
     """
     blocks = sum(-(-len(ids) // block_size) for ids in sequences)
-    cache = KVCache(layers, 2 * blocks, block_size, kv_dtype)
+    cache = KVCache(layers, 2 * blocks, block_size, kv_dtype, kernels=kernels)
     cache.fill(float("nan"))
     paged = run_paged(model, cache, sequences, _chunks([len(ids) for ids in sequences]))
     exact = kv_dtype == torch.float32 and model.dtype == torch.float32

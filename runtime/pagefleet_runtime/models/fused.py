@@ -1,0 +1,191 @@
+"""Layers of the llama-like families with fewer, larger operations, put in the place of transformers' own.
+
+A fused layer reads its weights from the layer that it replaces and gives that layer's result up to rounding; the
+equality gate holds it to that. Queries, keys and values are one product, as are gate and factor; norms take the
+residual addition with them; rotation and write are one pass.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from pagefleet_kernels.choice import Kernels
+from pagefleet_kernels.cpu.cache import Rotation
+from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.gated_activation import Activation, gated_activation
+from pagefleet_kernels.paged_attention import paged_attention
+from pagefleet_kernels.prepacked_linear import PrepackedLinear
+from pagefleet_kernels.rms_norm import rms_norm
+from pagefleet_runtime.errors import ModelRefused
+from pagefleet_runtime.models.attention import CURRENT_STEP, PagedStep
+
+_ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What the layers of a class do beside llama's."""
+
+    window: Callable[[Any], int | None] = lambda attention: None
+    softcap: Callable[[Any], float | None] = lambda attention: None
+    one_centred: bool = False  # norms multiply by 1 + weight
+    normed_outputs: bool = False  # attention and MLP have a norm behind them, too
+
+
+_FAMILIES = {
+    "LlamaDecoderLayer": _Family(),
+    "MistralDecoderLayer": _Family(window=lambda attention: getattr(attention.config, "sliding_window", None)),
+    "Qwen2DecoderLayer": _Family(window=lambda attention: attention.sliding_window),
+    "Qwen3DecoderLayer": _Family(window=lambda attention: attention.sliding_window),
+    "Gemma2DecoderLayer": _Family(
+        window=lambda attention: attention.sliding_window,
+        softcap=lambda attention: attention.attn_logit_softcapping,
+        one_centred=True,
+        normed_outputs=True,
+    ),
+    "Gemma3DecoderLayer": _Family(
+        window=lambda attention: attention.sliding_window, one_centred=True, normed_outputs=True
+    ),
+}
+
+
+def fuse_layers(model: Any, kernels: Kernels) -> bool:
+    """Replace the model's layers and last norm, if its family is known and there is a library; else change nothing.
+    Returns whether it did. The replaced layers' weights are freed one layer at a time."""
+    body = model.base_model
+    layers: Any = getattr(body, "layers", ())
+    family = _family_of(layers, model.config)
+    if family is None or kernels.library is None:
+        return False
+    for index in range(len(layers)):
+        layers[index] = FusedLayer(layers[index], family, kernels, kernels.library)
+    body.norm = FusedNorm(body.norm, family, kernels.library)
+    return True
+
+
+def _family_of(layers: Sequence[Any], config: Any) -> _Family | None:
+    names = {type(layer).__name__ for layer in layers}
+    activation = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", None)
+    if len(names) != 1 or activation not in _ACTIVATIONS:
+        return None
+    return _FAMILIES.get(names.pop())
+
+
+class _Linear(torch.nn.Module):
+    """Several linear layers of one input as one, where weights can't be packed."""
+
+    def __init__(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None]) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.cat([weight.detach() for weight in weights]), persistent=False)
+        bias = None
+        if any(bias is not None for bias in biases):
+            pairs = zip(weights, biases, strict=True)
+            bias = torch.cat([w.new_zeros(w.shape[0]) if b is None else b.detach() for w, b in pairs])
+        self.register_buffer("bias", bias, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.weight, self.bias)  # type: ignore[arg-type]
+
+
+def _joined(layers: Sequence[Any], kernels: Kernels) -> torch.nn.Module:
+    made = PrepackedLinear if kernels.packs_linears else _Linear
+    return made([layer.weight for layer in layers], [layer.bias for layer in layers])
+
+
+class FusedNorm(torch.nn.Module):
+    def __init__(self, norm: Any, family: _Family, library: CpuLibrary) -> None:
+        super().__init__()
+        weight = norm.weight.detach().float()
+        self.register_buffer("weight", 1 + weight if family.one_centred else weight.clone(), persistent=False)
+        self.epsilon = float(norm.eps if hasattr(norm, "eps") else norm.variance_epsilon)
+        self._library = library
+
+    def rows(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the norm of x [T, N]; with a residual, x is added to it in place and the sum's norm returned."""
+        return rms_norm(x, self.weight, self.epsilon, residual=residual, library=self._library)  # type: ignore[arg-type]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [1, T, N]
+        return self.rows(x[0])[None]
+
+
+class FusedLayer(torch.nn.Module):
+    """One layer of a packed step. Changes its input in place: it is the residual, which nobody else reads."""
+
+    def __init__(self, layer: Any, family: _Family, kernels: Kernels, library: CpuLibrary) -> None:
+        super().__init__()
+        attention, mlp = layer.self_attn, layer.mlp
+        self._library = library
+        self._index = int(attention.layer_idx)
+        self._window, self._softcap = family.window(attention), family.softcap(attention)
+        self._scale, self._head_size = float(attention.scaling), int(attention.head_dim)
+        self._query_heads = attention.q_proj.out_features // self._head_size
+        self._kv_heads = attention.k_proj.out_features // self._head_size
+        self._activation = _ACTIVATIONS[_activation_name(layer)]
+        self.qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj], kernels)
+        self.out = _joined([attention.o_proj], kernels)
+        self.gate_up = _joined([mlp.gate_proj, mlp.up_proj], kernels)
+        self.down = _joined([mlp.down_proj], kernels)
+
+        def norm(holder: Any, name: str) -> FusedNorm | None:
+            return FusedNorm(getattr(holder, name), family, library) if hasattr(holder, name) else None
+
+        self.query_norm, self.key_norm = norm(attention, "q_norm"), norm(attention, "k_norm")
+        self.attention_norm = FusedNorm(layer.input_layernorm, family, library)
+        before_mlp = layer.pre_feedforward_layernorm if family.normed_outputs else layer.post_attention_layernorm
+        self.mlp_norm = FusedNorm(before_mlp, family, library)
+        self.attention_output_norm = norm(layer, "post_attention_layernorm") if family.normed_outputs else None
+        self.mlp_output_norm = norm(layer, "post_feedforward_layernorm") if family.normed_outputs else None
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,  # [1, T, N]
+        attention_mask: torch.Tensor | None = None,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        if attention_mask is not None or position_embeddings is None:
+            raise ModelRefused("a fused layer was given a mask, or no angles; it attends by position alone")
+        residual = hidden_states[0]
+        attended = self._attend(self.attention_norm.rows(residual), position_embeddings, CURRENT_STEP.get())
+        if self.attention_output_norm is not None:
+            attended = self.attention_output_norm.rows(attended)
+        gate_up = self.gate_up(self.mlp_norm.rows(attended, residual))
+        output = self.down(gated_activation(gate_up, self._activation, library=self._library))
+        if self.mlp_output_norm is not None:
+            output = self.mlp_output_norm.rows(output)
+        residual.add_(output)
+        return hidden_states
+
+    def _attend(
+        self, x: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor], step: PagedStep
+    ) -> torch.Tensor:  # [T, N]
+        step.count_call(self._index)
+        heads = self.qkv(x).view(len(x), -1, self._head_size)
+        keys_end = self._query_heads + self._kv_heads
+        query = heads[:, : self._query_heads]
+        rotation = Rotation(query, angles[0][0], angles[1][0], *self._head_norms())
+        step.cache.write(self._index, heads[:, self._query_heads : keys_end], heads[:, keys_end:], step.slots, rotation)
+        attended = paged_attention(
+            query,
+            *step.cache.pages(self._index),
+            step.batch,
+            scale=self._scale,
+            window=self._window,
+            softcap=self._softcap,
+            library=self._library,
+        )
+        attended_rows: torch.Tensor = self.out(attended.flatten(1))
+        return attended_rows
+
+    def _head_norms(self) -> tuple[torch.Tensor | None, torch.Tensor | None, float]:
+        if self.query_norm is None or self.key_norm is None:
+            return None, None, 0.0
+        return self.query_norm.weight, self.key_norm.weight, self.query_norm.epsilon  # type: ignore[return-value]
+
+
+def _activation_name(layer: Any) -> str:
+    config = layer.mlp.config if hasattr(layer.mlp, "config") else layer.self_attn.config
+    return str(getattr(config, "hidden_activation", None) or config.hidden_act)
