@@ -74,6 +74,12 @@ class BlockCache:
         for block in self.pool.cached_blocks():
             self.pool.discard(block)
 
+    def distrust(self, sequence: Sequence) -> None:
+        """Take everything that the sequence holds out of the index. Its blocks stay with their holders."""
+        for block in sequence.table:
+            if self.index.holds(block):
+                self.index.remove_block(block)
+
     def _evict(self, block: int) -> None:
         self.index.remove_block(block)
         self.pool.discard(block)

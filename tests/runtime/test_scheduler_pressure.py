@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pagefleet_runtime.errors import RequestRefused
-from pagefleet_runtime.plan import RowFailure
+from pagefleet_runtime.plan import RowFailure, StepResult
 from pagefleet_runtime.protocol import PolicyChange
 from pagefleet_runtime.request import SequenceKey
 from pagefleet_runtime.waiting_queue import MOST_OVERTAKEN
@@ -300,3 +300,16 @@ def test_cached_ends_go_before_cached_beginnings() -> None:
     scheduler.submit(some_request("c", range(16), 1), 0.0)
     assert step(scheduler)[0][2] >= 8
     assert scheduler.snapshot(0.0).evicted_blocks >= 1
+
+
+def test_nothing_that_a_failed_row_was_computed_from_is_found_again() -> None:
+    scheduler = some_scheduler()
+    scheduler.submit(some_request("a", range(20)), 0.0)
+    assert step(scheduler, 8) == [("a", 0, 0, 8)]
+    plan = scheduler.plan(0.0, step_limit())
+    assert plan is not None
+    broken = StepResult(plan.epoch, (), failures=(RowFailure(SequenceKey("a", 0), "NaN in the logits"),))
+    scheduler.commit(plan, broken, 0.0)
+    assert scheduler.check() == () and not scheduler.has_work()
+    scheduler.submit(some_request("b", range(20)), 0.0)
+    assert step(scheduler) == [("b", 0, 0, 20)]
