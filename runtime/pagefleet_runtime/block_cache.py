@@ -79,6 +79,9 @@ class BlockCache:
         for block in sequence.table:
             if self.index.holds(block):
                 self.index.remove_block(block)
+        if sequence.chain is not None:
+            self.index.let_go(sequence.chain)
+            sequence.chain = None
 
     def _evict(self, block: int) -> None:
         self.index.remove_block(block)

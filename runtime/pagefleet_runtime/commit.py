@@ -112,7 +112,7 @@ def fail_sequence(lifecycle: Lifecycle, sequence: Sequence, message: str) -> lis
     """End every choice that the sequence stands for with an error. Its last block may be half written, and whatever it
     was computed from may be the cause: none of it is found again, so that a broken page fails no further request."""
     state = sequence.state
-    lifecycle.cache.distrust(sequence)
+    lifecycle.distrust(sequence)
     choices = [choice for choice, owner in state.open_choices.items() if owner is sequence]
     for choice in choices:
         lifecycle.end_choice(state, choice, "error", keep_tail=False)

@@ -149,6 +149,11 @@ class Lifecycle:
             self.cache.release_block(table[-1], None)
             table[-1] = copy.source
 
+    def distrust(self, sequence: Sequence) -> None:
+        """Make nothing that the running sequence holds findable any more."""
+        self._forget_computing(sequence, sequence.total)
+        self.cache.distrust(sequence)
+
     def cut_chains(self) -> None:
         """Make nothing that is computed by now findable later."""
         for sequence in self.running:
