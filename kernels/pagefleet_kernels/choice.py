@@ -7,7 +7,15 @@ from typing import Literal
 import torch
 
 from pagefleet_kernels.cpu.library import CpuLibrary, CpuUnavailable, load_library
-from pagefleet_kernels.prepacked_linear import why_not_prepacked
+from pagefleet_kernels.cpu.targets import this_machine
+from pagefleet_kernels.prepacked_linear import why_not_onednn
+from pagefleet_kernels.prepacked_linear.cpu import TYPES
+
+_LINEARS = {
+    "library": "weights packed for it",
+    "onednn": "weights packed for oneDNN",
+    "torch": "torch's own linear layers",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +23,14 @@ class Kernels:
     """The choice. `notes` say what is missing and what that costs."""
 
     library: CpuLibrary | None = None
-    packs_linears: bool = False
+    linears: Literal["library", "onednn", "torch"] = "torch"
     notes: tuple[str, ...] = ()
 
     @property
     def description(self) -> str:
-        linears = "packed weights" if self.packs_linears else "torch's own linear layers"
-        return f"{'plain PyTorch' if self.library is None else f'C++ for {self.library.target}'}, {linears}"
+        return (
+            f"{'plain PyTorch' if self.library is None else f'C++ for {self.library.target}'}, {_LINEARS[self.linears]}"
+        )
 
 
 # Every operation as its reference has it, or as torch's own functions allow.
@@ -36,10 +45,21 @@ def choose_kernels(mode: Literal["auto", "plain"], dtype: torch.dtype, cache: Pa
     if mode == "plain":
         return PLAIN
     notes = []
-    library = load_library(cache)
-    if isinstance(library, CpuUnavailable):
-        notes.append(f"kernels are plain PyTorch, many times slower at decoding: {library.reason}")
-    reason = why_not_prepacked(dtype)
+    loaded = load_library(cache)
+    if isinstance(loaded, CpuUnavailable):
+        notes.append(f"kernels are plain PyTorch, many times slower at decoding: {loaded.reason}")
+    library = loaded if isinstance(loaded, CpuLibrary) else None
+    linears, reason = _choose_linears(library, dtype)
     if reason is not None:
         notes.append(f"linear layers are torch's own, up to six times slower at small batches: {reason}")
-    return Kernels(library if isinstance(library, CpuLibrary) else None, reason is None, tuple(notes))
+    return Kernels(library, linears, tuple(notes))
+
+
+def _choose_linears(
+    library: CpuLibrary | None, dtype: torch.dtype
+) -> tuple[Literal["library", "onednn", "torch"], str | None]:
+    has_matrix_unit = dtype == torch.bfloat16 and "amx_bf16" in this_machine()[1]
+    if library is not None and dtype in TYPES and not has_matrix_unit:
+        return "library", None
+    reason = why_not_onednn(dtype)
+    return ("onednn", None) if reason is None else ("torch", reason)

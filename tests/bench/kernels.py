@@ -214,7 +214,7 @@ def linears(bench: Bench) -> list[Goal]:
     for dtype, expected in ((torch.float32, 1.4), (torch.bfloat16, 2.2)):
         for size_out, size_in, copies in ((1536, 576, 24), (8192, 2048, 3)):
             weights = [torch.randn(size_out, size_in) / size_in**0.5 for _ in range(copies)]
-            packed = [PrepackedLinear([weight.to(dtype)]) for weight in weights]
+            packed = [PrepackedLinear([weight.to(dtype)], library=bench.library) for weight in weights]
             for tokens in (1, 8, 32):
                 x = torch.randn(tokens, size_in)
                 times = _linear_times(weights, packed, x, x.to(dtype), bench.rounds)

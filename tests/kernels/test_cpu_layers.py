@@ -7,9 +7,9 @@ from torch.nn.functional import linear
 from pagefleet_kernels.cpu import CpuLibrary
 from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
 from pagefleet_kernels.gated_activation import Activation, gated_activation
-from pagefleet_kernels.prepacked_linear import PrepackedLinear, prepack_linear, why_not_prepacked
+from pagefleet_kernels.prepacked_linear import PrepackedLinear, prepack_linear, why_not_onednn
 from pagefleet_kernels.rms_norm import rms_norm
-from tests.kernels.tolerances import ROUNDING
+from tests.kernels.tolerances import LINEAR, ROUNDING
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -61,34 +61,62 @@ def test_layers_that_do_not_fit_are_named(library: CpuLibrary) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 7, 33])
-def test_packed_layers_equal_torchs_own(dtype: torch.dtype, rows: int) -> None:
-    reason = why_not_prepacked(dtype)
+@pytest.mark.parametrize("inputs", [50, 51, 2500])
+def test_packed_layers_equal_torchs_own(library: CpuLibrary, dtype: torch.dtype, rows: int, inputs: int) -> None:
+    weights = [torch.randn(size, inputs).to(dtype) for size in (60, 7, 8)]
+    biases = [torch.randn(60).to(dtype), None, torch.randn(8).to(dtype)]
+    x = torch.randn(rows, inputs).to(dtype)
+
+    ours = PrepackedLinear(weights, biases, library)(x)
+
+    parts = zip(weights, biases, strict=True)
+    meant = torch.cat([linear(x.float(), w.float(), None if b is None else b.float()) for w, b in parts], dim=1)
+    assert (ours.float() - meant).abs().max() <= LINEAR[dtype] * meant.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_rows_product_doesnt_depend_on_other_rows_or_its_place(library: CpuLibrary, dtype: torch.dtype) -> None:
+    layer = PrepackedLinear([torch.randn(100, 1536).to(dtype)], library=library)
+    x = torch.randn(37, 1536).to(dtype)
+
+    together = layer(x)
+
+    assert torch.equal(torch.cat([layer(x[:1]), layer(x[1:12]), layer(x[12:])]), together)
+    assert torch.equal(layer(x.repeat(1, 2)[:, :1536]), together)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_onednn_packs_where_there_is_no_library(dtype: torch.dtype) -> None:
+    reason = why_not_onednn(dtype)
     if reason:
-        pytest.skip(f"this machine can't pack linear layers: {reason}")
-    weights = [torch.randn(size, 51).to(dtype) for size in (30, 7, 7)]
-    biases = [torch.randn(30).to(dtype), None, torch.randn(7).to(dtype)]
-    x = torch.randn(rows, 51).to(dtype)
+        pytest.skip(f"this machine can't pack linear layers by oneDNN: {reason}")
+    weight, x = torch.randn(30, 51).to(dtype), torch.randn(7, 51).to(dtype)
 
-    ours = PrepackedLinear(weights, biases)(x)
+    meant = linear(x.float(), weight.float())
 
-    parts = [
-        linear(x.float(), w.float(), None if b is None else b.float()) for w, b in zip(weights, biases, strict=True)
-    ]
-    meant = torch.cat(parts, dim=1)
-    assert (ours.float() - meant).abs().max() <= (1e-5 if dtype == torch.float32 else 2e-2) * meant.abs().max()
+    assert (PrepackedLinear([weight])(x).float() - meant).abs().max() <= LINEAR[dtype] * meant.abs().max()
 
 
-def test_a_packed_layer_keeps_shape_and_says_its_bytes() -> None:
-    layer = prepack_linear(torch.nn.Linear(51, 30).bfloat16())
+def test_a_packed_layer_keeps_shape_and_says_its_bytes(library: CpuLibrary) -> None:
+    layer = prepack_linear(torch.nn.Linear(52, 30).bfloat16(), library)
 
     with torch.inference_mode():
-        assert layer(torch.zeros(1, 4, 51).bfloat16()).shape == (1, 4, 30)
-    assert layer.num_bytes == 2 * (51 * 30 + 30)
+        assert layer(torch.zeros(1, 4, 52).bfloat16()).shape == (1, 4, 30)
+    assert layer.num_bytes == 2 * 52 * 30 + 4 * 30
     assert list(layer.parameters()) == []
 
 
+def test_inputs_of_another_type_or_size_are_named(library: CpuLibrary) -> None:
+    layer = prepack_linear(torch.nn.Linear(52, 30), library)
+
+    with pytest.raises(ValueError, match=r"expected torch.float32 \[..., 52\]"):
+        layer(torch.zeros(3, 50))
+    with pytest.raises(ValueError, match=r"x is torch.bfloat16"):
+        layer(torch.zeros(3, 52).bfloat16())
+
+
 def test_types_that_cannot_be_packed_are_named() -> None:
-    assert why_not_prepacked(torch.float64) == "weights are torch.float64; packing takes torch.float32, torch.bfloat16"
+    assert why_not_onednn(torch.float64) == "weights are torch.float64; packing takes torch.float32, torch.bfloat16"
 
 
 def test_huge_pages_are_asked_for_or_a_reason_is_given() -> None:

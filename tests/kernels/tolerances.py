@@ -11,3 +11,5 @@ ATTENTION = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 CODES = {torch.int8: 1, torch.uint8: 1}
 # Small operations, relative to the value and to 1: float32 sums in another order; one step of the rounded result.
 ROUNDING = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+# Products, relative to the largest result: float32 sums in another order; rounding of the result to bfloat16.
+LINEAR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}

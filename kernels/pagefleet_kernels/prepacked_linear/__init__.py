@@ -1,5 +1,6 @@
-"""Linear layers whose weights lie in the order in which oneDNN multiplies them."""
+"""Linear layers whose weights lie in the order in which a CPU multiplies them."""
 
-from pagefleet_kernels.prepacked_linear.module import PrepackedLinear, prepack_linear, why_not_prepacked
+from pagefleet_kernels.prepacked_linear.module import PrepackedLinear, prepack_linear
+from pagefleet_kernels.prepacked_linear.onednn import why_not_onednn
 
-__all__ = ["PrepackedLinear", "prepack_linear", "why_not_prepacked"]
+__all__ = ["PrepackedLinear", "prepack_linear", "why_not_onednn"]

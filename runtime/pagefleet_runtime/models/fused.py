@@ -91,8 +91,10 @@ class _Linear(torch.nn.Module):
 
 
 def _joined(layers: Sequence[Any], kernels: Kernels) -> torch.nn.Module:
-    made = PrepackedLinear if kernels.packs_linears else _Linear
-    return made([layer.weight for layer in layers], [layer.bias for layer in layers])
+    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    if kernels.linears == "torch":
+        return _Linear(weights, biases)
+    return PrepackedLinear(weights, biases, kernels.library if kernels.linears == "library" else None)
 
 
 class FusedNorm(torch.nn.Module):

@@ -11,7 +11,7 @@ import torch
 
 from pagefleet_contract.capacity import LayerShape, ModelShape, describe_bytes, workspace_bytes
 from pagefleet_contract.engine import EngineConfig
-from pagefleet_kernels.choice import Kernels, choose_kernels
+from pagefleet_kernels.choice import PLAIN, Kernels, choose_kernels
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.grammar import GrammarCompiler
 from pagefleet_runtime.model_executor.executor import ModelExecutor
@@ -130,7 +130,7 @@ def _proven_kernels(hf_config: Any, kernels: Kernels) -> Kernels:
     try:
         prove_structure(hf_config, kernels=kernels)
     except ModelRefused as refusal:
-        if kernels.library is None and not kernels.packs_linears:
+        if kernels == PLAIN:
             raise
         prove_structure(hf_config)
         return Kernels(notes=(f"kernels are plain PyTorch, many times slower at decoding: {refusal}",))
