@@ -155,3 +155,18 @@ class Rig:
     def change(self, **changes: int | bool) -> None:
         response = self.http.patch(PATH_POLICY, headers=OPERATOR, json=changes)
         assert response.status_code == 200, response.text
+
+
+@contextmanager
+def frozen(rig: Rig) -> Iterator[None]:
+    """Stop the engine's process for a while."""
+    rig.server.engine.suspend()
+    try:
+        yield
+    finally:
+        rig.server.engine.resume()
+
+
+def in_flight(rig: Rig) -> float:
+    """Return how many requests the server waits for."""
+    return rig.figures()["pagefleet_requests_in_flight", ""]

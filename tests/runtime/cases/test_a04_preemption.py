@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.runtime.cases.rig import Answer, Rig, some_ids
+from tests.runtime.cases.rig import Answer, Rig, frozen, in_flight, some_ids
 
 SEEDS = (1, 2, 3, 4)
 PROMPT_TOKENS, ANSWER_TOKENS = 30, 60
@@ -54,12 +54,9 @@ def test_a04_preempted_streams_give_what_they_give_alone(rig: Rig, alone: list[A
 def test_a04_a_smaller_budget_preempts_what_runs_and_changes_no_answer(rig: Rig, alone: list[Answer]) -> None:
     before = rig.snapshot()["preemptions"].get("budget", 0)
     with ThreadPoolExecutor(len(SEEDS)) as pool:
-        rig.server.engine.suspend()
-        try:
+        with frozen(rig):
             running = [pool.submit(sampled, rig, seed) for seed in SEEDS]
-            rig.server.wait_until(lambda: rig.figures()["pagefleet_requests_in_flight", ""] == len(SEEDS))
-        finally:
-            rig.server.engine.resume()
+            rig.server.wait_until(lambda: in_flight(rig) == len(SEEDS))
         rig.server.wait_until(lambda: rig.snapshot()["blocksLive"] > 12)
         with rig.settings(kvBlocks=6):
             answers = [answer.result() for answer in running]

@@ -4,15 +4,15 @@ The engine is frozen while the client leaves, so that each stage is met for sure
 afterwards can be counted in steps.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.runtime.cases.checks import check_settled
-from tests.runtime.cases.rig import Rig, some_ids
+from tests.runtime.cases.rig import Rig, frozen, in_flight, some_ids
 from tests.runtime.cases.wire import RawRequest
 
 # A step that was under way when the client left, and one more until the message has come. A tiny model's steps are
@@ -29,19 +29,6 @@ Body = dict[str, Any]
 
 class StageMissed(Exception):
     """The engine ran past the stage before it was frozen; the round has to be tried again."""
-
-
-@contextmanager
-def frozen(rig: Rig) -> Iterator[None]:
-    rig.server.engine.suspend()
-    try:
-        yield
-    finally:
-        rig.server.engine.resume()
-
-
-def in_flight(rig: Rig) -> float:
-    return rig.figures()["pagefleet_requests_in_flight", ""]
 
 
 def run_until(rig: Rig, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -35,3 +35,7 @@ def test_a13_one_other_token_anywhere_is_another_prefix(rig: Rig, place: int) ->
     answer = rig.complete(other, 24)
     rig.check_greedy(other, answer)
     assert answer.cached == {0: 0, 15: 15, 16: 16, 31: 31}[place]
+    # Nor has the other left its tokens in what they shared.
+    again = rig.complete(prompt, 24)
+    rig.check_greedy(prompt, again)
+    assert again.cached == 31

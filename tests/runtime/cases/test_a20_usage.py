@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.runtime.cases.rig import Rig, some_ids
+from tests.runtime.cases.rig import Rig, frozen, in_flight, some_ids
 from tests.runtime.cases.wire import RawRequest
 
 
@@ -33,6 +33,23 @@ def test_a20_preemption_changes_no_usage(rig: Rig) -> None:
         # What its first admission found, not what a resumed one found of its own.
         assert answer.cached == 32
         rig.check_greedy(prompt, answer)
+
+
+def test_a20_what_a_resumed_request_finds_of_its_own_is_no_reuse(rig: Rig) -> None:
+    rig.change(resetPrefixCache=True)
+    before = rig.snapshot()["preemptions"].get("blocks", 0)
+    older, younger = some_ids("a20 older", 64), some_ids("a20 younger", 64)
+    with rig.settings(kvBlocks=10), ThreadPoolExecutor(2) as pool:
+        # Both at once: the older takes a block of the younger at its 81st token, and ends soon after that.
+        with frozen(rig):
+            first = pool.submit(rig.complete, older, 22)
+            rig.server.wait_until(lambda: in_flight(rig) == 1)
+            second = pool.submit(rig.complete, younger, 40)
+            rig.server.wait_until(lambda: in_flight(rig) == 2)
+        answers = first.result(), second.result()
+    assert rig.snapshot()["preemptions"]["blocks"] > before
+    assert [answer.cached for answer in answers] == [0, 0]
+    rig.check_greedy(younger, answers[1])
 
 
 def test_a20_a_stop_string_counts_the_tokens_up_to_it(rig: Rig) -> None:
