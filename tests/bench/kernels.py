@@ -17,7 +17,7 @@ from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
 from pagefleet_kernels.page_gather_scatter.cpu import page_gather_cpu, page_scatter_cpu
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu
-from pagefleet_kernels.prepacked_linear import PrepackedLinear
+from pagefleet_kernels.prepacked_linear import PrepackedLinear, WeightMemory
 from tests.bench.figures import Goal, goal
 from tests.bench.kernel_timing import Stream, cycle, describe, ratios, rounds
 
@@ -214,7 +214,8 @@ def linears(bench: Bench) -> list[Goal]:
     for dtype, expected in ((torch.float32, 1.4), (torch.bfloat16, 2.2)):
         for size_out, size_in, copies in ((1536, 576, 24), (8192, 2048, 3)):
             weights = [torch.randn(size_out, size_in) / size_in**0.5 for _ in range(copies)]
-            packed = [PrepackedLinear([weight.to(dtype)], library=bench.library) for weight in weights]
+            memory = WeightMemory()
+            packed = [PrepackedLinear([w.to(dtype)], library=bench.library, memory=memory) for w in weights]
             for tokens in (1, 8, 32):
                 x = torch.randn(tokens, size_in)
                 times = _linear_times(weights, packed, x, x.to(dtype), bench.rounds)

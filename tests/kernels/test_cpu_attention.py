@@ -12,8 +12,8 @@ from pagefleet_kernels.paged_attention.reference import paged_attention_referenc
 from tests.kernels.attention_cases import AttentionCase, AttentionInputs, make_inputs
 from tests.kernels.tolerances import ATTENTION
 
-# Lengths around tiles of 16, 32 and 128 positions and around the parts of 256 that a decode row is cut into.
-DECODE = ((1, 37), (1, 1), (1, 64), (1, 129), (1, 255), (1, 257), (1, 530))
+# Lengths around tiles of 16, 32 and 128 positions and around the parts of 512 that a decode row is cut into.
+DECODE = ((1, 37), (1, 1), (1, 64), (1, 129), (1, 511), (1, 513), (1, 1100))
 MIXED = ((1, 90), (45, 77), (1, 1), (2, 131), (1, 16), (17, 17), (7, 300))
 
 CASES = [

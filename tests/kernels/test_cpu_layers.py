@@ -1,5 +1,7 @@
 """The C++ norm and activation, packed linear layers and 2 MiB pages against their meaning."""
 
+import itertools
+
 import pytest
 import torch
 from torch.nn.functional import linear
@@ -7,7 +9,7 @@ from torch.nn.functional import linear
 from pagefleet_kernels.cpu import CpuLibrary
 from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
 from pagefleet_kernels.gated_activation import Activation, gated_activation
-from pagefleet_kernels.prepacked_linear import PrepackedLinear, prepack_linear, why_not_onednn
+from pagefleet_kernels.prepacked_linear import PrepackedLinear, WeightMemory, prepack_linear, why_not_onednn
 from pagefleet_kernels.rms_norm import rms_norm
 from tests.kernels.tolerances import LINEAR, ROUNDING
 
@@ -117,6 +119,17 @@ def test_inputs_of_another_type_or_size_are_named(library: CpuLibrary) -> None:
 
 def test_types_that_cannot_be_packed_are_named() -> None:
     assert why_not_onednn(torch.float64) == "weights are torch.float64; packing takes torch.float32, torch.bfloat16"
+
+
+def test_weights_lie_on_cache_lines_and_apart() -> None:
+    memory = WeightMemory()
+
+    taken = [memory.take(size) for size in (5, 40, 17 << 20, 16)]
+
+    spans = sorted((piece.data_ptr(), piece.data_ptr() + 4 * piece.numel()) for piece in taken)
+    assert [piece.numel() for piece in taken] == [5, 40, 17 << 20, 16]
+    assert all(begin % 64 == 0 for begin, _ in spans)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
 def test_huge_pages_are_asked_for_or_a_reason_is_given() -> None:

@@ -13,12 +13,6 @@ namespace pagefleet {
 constexpr int PREFILL_QUERIES = 192;  // of a work item
 constexpr int64_t ONE_THREAD_BYTES = 200 << 10;  // less KV than this isn't worth waking a second thread
 
-struct Item {
-  int32_t row, head;   // head -1: a decode item, all heads
-  int32_t begin, end;  // positions of the context (decode), tokens of the row (prefill)
-  int32_t part;        // decode: where the item's part lies, -1: it is the whole context
-};
-
 struct SplitRow {
   int32_t first_part, parts;
   std::atomic<int32_t> left;
@@ -90,19 +84,20 @@ static void write_row(const AttentionArguments& a, int row, const float* sums, i
 }
 
 template <class Kv>
-static void run_decode_item(const AttentionArguments& a, const Item& item, Work& work, float* parts) {
+static void run_decode_item(const AttentionArguments& a, const Item& item, const Item* following, Work& work,
+                            float* parts) {
   const int stride = up(a.value_size, 2 * L), states_floats = sizeof(RowState) / sizeof(float);
   const int64_t row_floats = int64_t(a.query_heads) * stride;
   float* space = thread_space.at_least(decode_space<Kv>(a) + row_floats + a.query_heads * states_floats);
   float* own = space + decode_space<Kv>(a);
   RowState* own_states = (RowState*)(own + row_floats);
   if (item.part < 0) {
-    decode_item<Kv>(a, item.row, item.begin, item.end, space, own, stride, own_states);
+    decode_item<Kv>(a, item, following, space, own, stride, own_states);
     write_row<Kv>(a, item.row, own, stride, own_states);
     return;
   }
   RowState* all_states = (RowState*)(parts + work.num_parts * row_floats);
-  decode_item<Kv>(a, item.row, item.begin, item.end, space, parts + item.part * row_floats, stride,
+  decode_item<Kv>(a, item, following, space, parts + item.part * row_floats, stride,
                   all_states + int64_t(item.part) * a.query_heads);
   SplitRow& split = work.splits[item.row];
   if (split.left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
@@ -119,10 +114,12 @@ static void attend(const AttentionArguments& a) {
   std::atomic<int> taken{0};
   const auto run = [&] {
     const int count = (int)work.items.size(), group = a.query_heads / a.kv_heads;
-    for (int i = taken.fetch_add(1); i < count; i = taken.fetch_add(1)) {
+    // The item after this one is taken early, so that the end of this one asks for the beginning of that one.
+    int i = taken.fetch_add(1), next = taken.fetch_add(1);
+    for (; i < count; i = next, next = taken.fetch_add(1)) {
       const Item& item = work.items[i];
       if (item.head < 0)
-        run_decode_item<Kv>(a, item, work, parts);
+        run_decode_item<Kv>(a, item, next < count ? &work.items[next] : nullptr, work, parts);
       else
         prefill_item<Kv>(a, item.row, item.head, item.begin, item.end,
                          thread_space.at_least(prefill_space<Kv>(a, (item.end - item.begin) * group)));

@@ -27,7 +27,7 @@ struct AttentionArguments {
 };
 
 constexpr int MAX_SIZE = 256;     // largest head size
-constexpr int SPLIT = 256;        // positions of a decode work item; fixed, so that results don't depend on batch mates
+constexpr int SPLIT = 512;        // positions of a decode work item; fixed, so that results don't depend on batch mates
 constexpr int DECODE_TILE = 32;   // positions whose scores are held at a time
 constexpr int DECODE_ROWS = 4;    // query heads of a group that share a pass over its keys and values
 constexpr int PREFILL_TILE = 128;

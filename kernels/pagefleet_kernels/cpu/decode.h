@@ -62,10 +62,11 @@ PAGEFLEET_INLINE int spread_stride(int key_size) {
 template <class Kv>
 PAGEFLEET_INLINE void spread_query(const float* query, int key_size, float* to) {
   constexpr int PER_WORD = Kv::PAIRS ? 1 : Kv::PER_WORD;
-  for (int w = 0; w < query_stride<Kv>(key_size); w += L * PER_WORD)
-    for (int i = 0; i < 4 * PER_WORD; ++i, to += L)
-      for (int lane = 0; lane < L; ++lane)  // words, so that pairs of bfloat16 are no NaN on the way
-        memcpy(to + lane, query + w + lane / 4 * 4 * PER_WORD + i, 4);
+  const vi groups = (lane_numbers() >> 2) * (4 * PER_WORD);
+  for (int w = 0; w < query_stride<Kv>(key_size); w += L * PER_WORD) {
+    const vu first = load_words(query + w), second = load_words(query + w + L * (PER_WORD - 1));
+    for (int i = 0; i < 4 * PER_WORD; ++i, to += L) store_words(to, __builtin_shuffle(first, second, groups + i));
+  }
 }
 
 template <class Kv, int R>
@@ -194,13 +195,23 @@ PAGEFLEET_INLINE int64_t decode_space(const AttentionArguments& a) {
   return int64_t(a.query_heads) * (spread_stride<Kv>(a.key_size) + DECODE_TILE + 1) + MAX_SIZE + 2 * L;
 }
 
-// Attend the row's one query to positions [begin, end) of its context, all heads.
+struct Item {
+  int32_t row, head;   // head -1: a decode item, all heads
+  int32_t begin, end;  // positions of the context (decode), tokens of the row (prefill)
+  int32_t part;        // decode: where the item's part lies, -1: it is the whole context
+};
+
+static inline void fill_tile(const AttentionArguments& a, const Item& item, int tile, Offsets& offsets) {
+  offsets.fill(a, a.tables + a.table_start[item.row], tile, DECODE_TILE, item.begin, item.end - 1);
+}
+
+// Attend the row's one query to the item's positions, all heads; `following` is the decode item that comes next.
 // `sums` [query_heads, sums_stride] and `states` [query_heads] are filled.
 template <class Kv>
-static void decode_item(const AttentionArguments& a, int row, int begin, int end, float* space, float* sums,
-                        int sums_stride, RowState* states) {
+static void decode_item(const AttentionArguments& a, const Item& item, const Item* following, float* space,
+                        float* sums, int sums_stride, RowState* states) {
+  const int row = item.row, begin = item.begin, end = item.end;
   const int group = a.query_heads / a.kv_heads, stride = spread_stride<Kv>(a.key_size);
-  const int32_t* table = a.tables + a.table_start[row];
   float *queries = space, *scores = queries + a.query_heads * stride;
   float *query = scores + a.query_heads * DECODE_TILE, *shrink = query + MAX_SIZE + 2 * L;
   const char* q = a.query + a.first_token[row] * a.query_token_stride;
@@ -213,12 +224,17 @@ static void decode_item(const AttentionArguments& a, int row, int begin, int end
 
   Offsets tiles[2];
   int tile = begin / L * L;
-  tiles[0].fill(a, table, tile, DECODE_TILE, begin, end - 1);
+  fill_tile(a, item, tile, tiles[0]);
   for (int number = 0; tile < end; tile += DECODE_TILE, ++number) {
-    const bool more = tile + DECODE_TILE < end;
-    const Offsets &now = tiles[number & 1], &next = tiles[more ? ~number & 1 : number & 1];
+    const Offsets& now = tiles[number & 1];
+    Offsets& next = tiles[~number & 1];
     const int width = up(end - tile < DECODE_TILE ? end - tile : DECODE_TILE, L);
-    if (more) tiles[~number & 1].fill(a, table, tile + DECODE_TILE, DECODE_TILE, begin, end - 1);
+    if (tile + DECODE_TILE < end)
+      fill_tile(a, item, tile + DECODE_TILE, next);
+    else if (following)
+      fill_tile(a, *following, following->begin / L * L, next);
+    else
+      next = now;
     for (int c = 0; c < width; c += L) {
       for (int h = 0; h < a.kv_heads; ++h) {
         const char* keys = a.key + h * a.key_head_stride;

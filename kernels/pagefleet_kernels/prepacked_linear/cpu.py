@@ -6,6 +6,7 @@ import torch
 
 from pagefleet_kernels.cpu.arguments import TYPE_NUMBERS, address, check_dense
 from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.prepacked_linear.memory import WeightMemory
 
 TYPES = (torch.float32, torch.bfloat16)
 
@@ -21,7 +22,7 @@ class _Arguments(ctypes.Structure):
 
 
 class LibraryWeight:
-    def __init__(self, library: CpuLibrary, weight: torch.Tensor) -> None:
+    def __init__(self, library: CpuLibrary, weight: torch.Tensor, memory: WeightMemory) -> None:
         """`weight` is [out, in], float32 or bfloat16, with an even number of inputs. Raises ValueError."""
         if weight.dtype not in TYPES or weight.dim() != 2 or weight.shape[1] % 2:
             raise ValueError(
@@ -31,7 +32,7 @@ class LibraryWeight:
         weight = weight.contiguous()
         outputs, inputs = weight.shape
         functions, number = library.functions, TYPE_NUMBERS[weight.dtype]
-        self._packed = torch.empty(functions.pagefleet_packed_floats(inputs, outputs, number))
+        self._packed = memory.take(functions.pagefleet_packed_floats(inputs, outputs, number))
         threads = torch.get_num_threads()
         functions.pagefleet_pack(address("weight", weight), inputs, outputs, number, self._packed.data_ptr(), threads)
         self._dtype, self._inputs, self._outputs = weight.dtype, inputs, outputs

@@ -6,6 +6,7 @@ import torch
 
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.prepacked_linear.cpu import LibraryWeight
+from pagefleet_kernels.prepacked_linear.memory import WeightMemory
 from pagefleet_kernels.prepacked_linear.onednn import OneDnnWeight
 
 
@@ -13,7 +14,7 @@ class PrepackedLinear(torch.nn.Module):
     """y = x · weightᵀ + bias for x [..., in]. The weight given is read once and not kept.
 
     Several weights of one input become one layer whose outputs lie one behind the other. With `library` it is C++
-    that multiplies, where the number of inputs is even; otherwise oneDNN.
+    that multiplies, where the number of inputs is even, from `memory` that layers share; otherwise oneDNN.
     """
 
     def __init__(
@@ -21,6 +22,7 @@ class PrepackedLinear(torch.nn.Module):
         weights: Sequence[torch.Tensor],
         biases: Sequence[torch.Tensor | None] = (None,),
         library: CpuLibrary | None = None,
+        memory: WeightMemory | None = None,
     ) -> None:
         super().__init__()
         self.in_features = weights[0].shape[1]
@@ -30,7 +32,7 @@ class PrepackedLinear(torch.nn.Module):
         self._bias = _joined_bias(weights, biases)
         self._packed: LibraryWeight | OneDnnWeight
         if library is not None and self.in_features % 2 == 0:
-            self._packed = LibraryWeight(library, joined)
+            self._packed = LibraryWeight(library, joined, memory or WeightMemory())
             self._bias = None if self._bias is None else self._bias.float()
         else:
             self._packed = OneDnnWeight(joined)

@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
 
-from pagefleet_kernels.choice import Kernels
 from pagefleet_kernels.cpu.cache import Rotation
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.gated_activation import Activation, gated_activation
 from pagefleet_kernels.paged_attention import paged_attention
-from pagefleet_kernels.prepacked_linear import PrepackedLinear
 from pagefleet_kernels.rms_norm import rms_norm
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.attention import CURRENT_STEP, PagedStep
+from pagefleet_runtime.models.linears import LinearPacker
 
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
@@ -52,17 +50,17 @@ _FAMILIES = {
 }
 
 
-def fuse_layers(model: Any, kernels: Kernels) -> bool:
-    """Replace the model's layers and last norm, if its family is known and there is a library; else change nothing.
+def fuse_layers(model: Any, library: CpuLibrary, packer: LinearPacker) -> bool:
+    """Replace the model's layers and last norm, if its family is known; else change nothing.
     Returns whether it did. The replaced layers' weights are freed one layer at a time."""
     body = model.base_model
     layers: Any = getattr(body, "layers", ())
     family = _family_of(layers, model.config)
-    if family is None or kernels.library is None:
+    if family is None:
         return False
     for index in range(len(layers)):
-        layers[index] = FusedLayer(layers[index], family, kernels, kernels.library)
-    body.norm = FusedNorm(body.norm, family, kernels.library)
+        layers[index] = FusedLayer(layers[index], family, library, packer)
+    body.norm = FusedNorm(body.norm, family, library)
     return True
 
 
@@ -72,29 +70,6 @@ def _family_of(layers: Sequence[Any], config: Any) -> _Family | None:
     if len(names) != 1 or activation not in _ACTIVATIONS:
         return None
     return _FAMILIES.get(names.pop())
-
-
-class _Linear(torch.nn.Module):
-    """Several linear layers of one input as one, where weights can't be packed."""
-
-    def __init__(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None]) -> None:
-        super().__init__()
-        self.register_buffer("weight", torch.cat([weight.detach() for weight in weights]), persistent=False)
-        bias = None
-        if any(bias is not None for bias in biases):
-            pairs = zip(weights, biases, strict=True)
-            bias = torch.cat([w.new_zeros(w.shape[0]) if b is None else b.detach() for w, b in pairs])
-        self.register_buffer("bias", bias, persistent=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.weight, self.bias)  # type: ignore[arg-type]
-
-
-def _joined(layers: Sequence[Any], kernels: Kernels) -> torch.nn.Module:
-    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-    if kernels.linears == "torch":
-        return _Linear(weights, biases)
-    return PrepackedLinear(weights, biases, kernels.library if kernels.linears == "library" else None)
 
 
 class FusedNorm(torch.nn.Module):
@@ -116,7 +91,7 @@ class FusedNorm(torch.nn.Module):
 class FusedLayer(torch.nn.Module):
     """One layer of a packed step. Changes its input in place: it is the residual, which nobody else reads."""
 
-    def __init__(self, layer: Any, family: _Family, kernels: Kernels, library: CpuLibrary) -> None:
+    def __init__(self, layer: Any, family: _Family, library: CpuLibrary, packer: LinearPacker) -> None:
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self._library = library
@@ -126,10 +101,10 @@ class FusedLayer(torch.nn.Module):
         self._query_heads = attention.q_proj.out_features // self._head_size
         self._kv_heads = attention.k_proj.out_features // self._head_size
         self._activation = _ACTIVATIONS[_activation_name(layer)]
-        self.qkv = _joined([attention.q_proj, attention.k_proj, attention.v_proj], kernels)
-        self.out = _joined([attention.o_proj], kernels)
-        self.gate_up = _joined([mlp.gate_proj, mlp.up_proj], kernels)
-        self.down = _joined([mlp.down_proj], kernels)
+        self.qkv = packer.join([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.out = packer.join([attention.o_proj])
+        self.gate_up = packer.join([mlp.gate_proj, mlp.up_proj])
+        self.down = packer.join([mlp.down_proj])
 
         def norm(holder: Any, name: str) -> FusedNorm | None:
             return FusedNorm(getattr(holder, name), family, library) if hasattr(holder, name) else None

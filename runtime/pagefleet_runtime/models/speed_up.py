@@ -5,9 +5,8 @@ from typing import Any
 import torch
 
 from pagefleet_kernels.choice import Kernels
-from pagefleet_kernels.cpu import CpuLibrary
-from pagefleet_kernels.prepacked_linear import prepack_linear
 from pagefleet_runtime.models.fused import fuse_layers
+from pagefleet_runtime.models.linears import LinearPacker
 
 
 def speed_up(model: Any, kernels: Kernels) -> tuple[str, ...]:
@@ -15,15 +14,16 @@ def speed_up(model: Any, kernels: Kernels) -> tuple[str, ...]:
 
     Memory doesn't grow, but by the head's weight where it was the embedding's, too.
     """
-    fused = fuse_layers(model, kernels)
-    if kernels.linears != "torch":
-        _pack_linears(model, kernels.library if kernels.linears == "library" else None)
+    packer = LinearPacker(kernels)
+    fused = kernels.library is not None and fuse_layers(model, kernels.library, packer)
+    if packer.packs:
+        _pack_linears(model, packer)
     return ("fused layers",) if fused else ()
 
 
-def _pack_linears(model: Any, library: CpuLibrary | None) -> None:
+def _pack_linears(model: Any, packer: LinearPacker) -> None:
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             # Exactly: what a subclass does beside its product would be lost.
             if type(child) is torch.nn.Linear:
-                setattr(module, name, prepack_linear(child, library))
+                setattr(module, name, packer.join([child]))
