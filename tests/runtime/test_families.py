@@ -9,10 +9,10 @@ from transformers import AutoModelForCausalLM
 
 from pagefleet_kernels.choice import PLAIN, Kernels, choose_kernels
 from pagefleet_runtime.errors import ModelRefused
+from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.packing import pack
 from pagefleet_runtime.model_executor.paged_model import PagedModel
-from pagefleet_runtime.models.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.models.fused import FusedLayer
 from pagefleet_runtime.models.gate import prove_structure
 from pagefleet_runtime.models.layer_shapes import observe_layers

@@ -10,7 +10,7 @@ from transformers import AttentionInterface
 
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
 from pagefleet_runtime.errors import ModelRefused
-from pagefleet_runtime.models.attention import CURRENT_STEP, paged_attention_forward
+from pagefleet_runtime.model_executor.attention import CURRENT_STEP, paged_attention_forward
 from pagefleet_runtime.models.gate import FLOAT32_BOUNDS, HALF_BOUNDS, prove_structure, prove_weights
 from pagefleet_runtime.models.shrink import kept_layers, small_config
 from tests.runtime.tiny_models import tiny_config

@@ -8,11 +8,11 @@ import torch
 from transformers import CONFIG_MAPPING, LlamaConfig, LlamaForCausalLM
 
 from pagefleet_runtime.grammar import GrammarCompiler
+from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.executor import ModelExecutor
 from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.paged_model import PagedModel
-from pagefleet_runtime.models.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.models.weights import read_weights
 from tests.runtime.tiny_tokenizer import BOS_ID, EOS_ID, PAD_ID, write_tiny_tokenizer

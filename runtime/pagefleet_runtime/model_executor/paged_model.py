@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from pagefleet_runtime.model_executor.attention import CURRENT_STEP, PagedStep
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.packing import PackedStep
-from pagefleet_runtime.models.attention import CURRENT_STEP, PagedStep
 
 
 @dataclass(frozen=True, slots=True)

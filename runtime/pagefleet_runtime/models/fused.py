@@ -17,7 +17,7 @@ from pagefleet_kernels.gated_activation import Activation, gated_activation
 from pagefleet_kernels.paged_attention import paged_attention
 from pagefleet_kernels.rms_norm import rms_norm
 from pagefleet_runtime.errors import ModelRefused
-from pagefleet_runtime.models.attention import CURRENT_STEP, PagedStep
+from pagefleet_runtime.model_executor.attention import CURRENT_STEP, PagedStep
 from pagefleet_runtime.models.linears import LinearPacker
 
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM
 
 from pagefleet_kernels.choice import PLAIN, Kernels
 from pagefleet_runtime.errors import ModelRefused
+from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.packing import pack
 from pagefleet_runtime.model_executor.paged_model import PagedModel
-from pagefleet_runtime.models.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.models.shrink import small_config
 from pagefleet_runtime.models.speed_up import speed_up

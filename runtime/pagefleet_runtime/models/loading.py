@@ -14,11 +14,11 @@ from pagefleet_contract.engine import EngineConfig
 from pagefleet_kernels.choice import PLAIN, Kernels, choose_kernels
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.grammar import GrammarCompiler
+from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.executor import ModelExecutor
 from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.paged_model import PagedModel
-from pagefleet_runtime.models.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
 from pagefleet_runtime.models.cache import cache_directory
 from pagefleet_runtime.models.dtypes import Dtypes, choose_dtypes
