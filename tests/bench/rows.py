@@ -88,7 +88,8 @@ def against_static_batches(bench: Bench) -> list[Goal]:
 
 def against_reserving(bench: Bench) -> list[Goal]:
     ratios = []
-    short = ("--kv-cache-budget-blocks", "512", "--model-max-length", "2048")
+    # What the KV of two requests of the maximum takes; the requests use 64 to 768 tokens each.
+    short = ("--kv-cache-budget-blocks", "512", "--model-max-length", "4096")
     with ExitStack() as stack:
         paged = bench.server(stack, *short)
         reserving = bench.server(stack, *short, "--kv-cache-swap-mode", "Disabled")
@@ -97,7 +98,7 @@ def against_reserving(bench: Bench) -> list[Goal]:
             ours = bench.figures("paged, 8,192 tokens of KV", paged, requests)
             theirs = bench.figures("reserving maxLength, equal KV", reserving, requests)
             ratios.append(ours.output_tokens_per_second / theirs.output_tokens_per_second)
-    return [goal("throughput against reserving maxLength, KV short", 2.0, ratios)]
+    return [goal("throughput against reserving maxLength (4,096), KV of 8,192 tokens", 2.0, ratios)]
 
 
 def cost_of_sharing(bench: Bench) -> list[Goal]:

@@ -30,6 +30,7 @@ def cache_folder(pytestconfig: pytest.Config) -> Generator[Path]:
         yield folder
 
 
+@pytest.mark.long  # minutes where nothing is cached
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_shipped_kernel_compiles_within_its_limits(family: Family, cache_folder: Path) -> None:
     stored = load_baseline(triton.__version__)[family]
