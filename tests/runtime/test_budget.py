@@ -121,6 +121,19 @@ def test_the_type_of_weights_follows_the_model_and_the_cpu(
     assert bool(made.notes) == (asked == "auto" and expected != (own or "bfloat16"))
 
 
+@pytest.mark.parametrize(
+    ("own", "has_bfloat16", "expected"),
+    [
+        ("float16", True, "float16"),
+        ("bfloat16", True, "bfloat16"),
+        ("bfloat16", False, "float16"),
+        ("float32", True, "float32"),
+    ],
+)
+def test_a_gpu_keeps_the_models_half_precision(own: str, has_bfloat16: bool, expected: str) -> None:
+    assert choose_dtypes(config(), own, has_bfloat16, on_cpu=False).weights == expected
+
+
 def test_blocks_may_have_a_type_of_their_own() -> None:
     settings = EngineConfig.model_validate({"model": {"uri": "m"}, "kv_cache": {"dtype": "float16"}})
 

@@ -81,8 +81,9 @@ class ModelExecutor:
         a row again writes the same keys and values to the same slots."""
         if not rows:
             return _Outcome()
-        packed = pack(rows, self._cache.block_size)
-        keep = torch.tensor([end - 1 for row, _, end in _spans(packed) if row.samples], dtype=torch.long)
+        packed = pack(rows, self._cache.block_size, self._cache.device)
+        sampled = [end - 1 for row, _, end in _spans(packed) if row.samples]
+        keep = torch.tensor(sampled, dtype=torch.long, device=self._cache.device)
         try:
             result = self._model.forward(packed, self._cache, keep)
         except Exception as error:

@@ -33,7 +33,8 @@ class KVCache:
         self.bytes_per_block = block_size * dtype.itemsize * sum(layer.values_per_token for layer in layers)
         # Not filled: the operating system gives memory as pages are first written.
         self.buffer = torch.empty(num_blocks, self.bytes_per_block, dtype=torch.uint8, device=device)
-        self.why_no_huge_pages = ask_for_huge_pages(self.buffer)
+        on_cpu = self.buffer.device.type == "cpu"
+        self.why_no_huge_pages = ask_for_huge_pages(self.buffer) if on_cpu else "the GPU's own"
         self._values = self.buffer.view(dtype)
         self._views: list[tuple[torch.Tensor, torch.Tensor]] = []
         offset = 0
@@ -45,6 +46,10 @@ class KVCache:
             self._views.append((keys, values))
         library = kernels.library
         self._writers = [] if library is None else [PageWriter(library, *views) for views in self._views]
+
+    @property
+    def device(self) -> torch.device:
+        return self.buffer.device
 
     @property
     def num_layers(self) -> int:

@@ -15,8 +15,8 @@ def prompt_logprobs(model: PagedModel, result: ForwardResult, row: Row, first_to
     entries: list[TokenLogprob] = []
     for begin in range(0, len(row.next_prompt_ids), SLICE_TOKENS):
         following = row.next_prompt_ids[begin : begin + SLICE_TOKENS]
-        logits = model.head(result, first_token + begin + torch.arange(len(following)))
-        logprobs = torch.log_softmax(logits.float(), dim=-1)
+        tokens = first_token + begin + torch.arange(len(following), device=result.logits.device)
+        logprobs = torch.log_softmax(model.head(result, tokens).float(), dim=-1).cpu()
         if bool(logprobs.isnan().any()):
             raise ValueError("the model gave logits that are not numbers (NaN) for this request's prompt")
         entries += [token_logprob(logprobs[i], t, row.prompt_logprobs or 0) for i, t in enumerate(following)]

@@ -65,7 +65,8 @@ def _is_plain(spec: SampleSpec) -> bool:
 def _sample_processed(
     logits: torch.Tensor, samples: Sequence[Sample], allowed: Mapping[SequenceKey, NDArray[np.bool_]]
 ) -> SamplingOutcome:
-    scores = logits[[sample.row_index for sample in samples]].float()  # [K, V], a copy
+    # [K, V], a copy. Penalties and masks are made by the CPU, so rows that need them are worked on there.
+    scores = logits[[sample.row_index for sample in samples]].float().cpu()
     failures: list[RowFailure] = []
     good: list[int] = []
     for index, sample in enumerate(samples):

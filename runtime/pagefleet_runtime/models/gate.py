@@ -100,7 +100,9 @@ def prove_weights(eager: Sequence[torch.Tensor], paged: Sequence[torch.Tensor], 
 def eager_logits(model: Any, token_ids: Sequence[int]) -> torch.Tensor:
     """Return the logits [T, V] of one sequence by the model's own attention."""
     with torch.inference_mode():
-        logits: torch.Tensor = model(input_ids=torch.tensor([list(token_ids)]), use_cache=False).logits[0]
+        logits: torch.Tensor = model(
+            input_ids=torch.tensor([list(token_ids)], device=model.device), use_cache=False
+        ).logits[0]
     return logits
 
 
@@ -121,8 +123,8 @@ def run_paged(
             Row(SequenceKey(str(index), 0), tuple(sequences[index][start : start + count]), start, tables[index])
             for index, start, count in step
         ]
-        packed = pack(rows, cache.block_size)
-        result = model.forward(packed, cache, torch.arange(packed.batch.num_tokens))
+        packed = pack(rows, cache.block_size, cache.device)
+        result = model.forward(packed, cache, torch.arange(packed.batch.num_tokens, device=cache.device))
         _check_calls(result.calls, cache.num_layers)
         for row, first in zip(packed.rows, packed.first_tokens, strict=True):
             collected[int(row.key.request_id)].append(result.logits[first : first + len(row.token_ids)])

@@ -25,7 +25,8 @@ def observe_layers(model: Any) -> tuple[LayerShape, ...]:
     token = _SEEN.set(seen)
     try:
         with torch.inference_mode():
-            model(input_ids=torch.tensor([[0]]), position_ids=torch.tensor([[0]]), use_cache=False)
+            first = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+            model(input_ids=first, position_ids=first, use_cache=False)
     finally:
         _SEEN.reset(token)
     expected = set(range(model.config.num_hidden_layers))

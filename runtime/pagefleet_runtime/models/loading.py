@@ -21,6 +21,7 @@ from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.paged_model import PagedModel
 from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
 from pagefleet_runtime.models.cache import cache_directory
+from pagefleet_runtime.models.device import Device, choose_device
 from pagefleet_runtime.models.dtypes import Dtypes, choose_dtypes
 from pagefleet_runtime.models.gate import eager_logits, prove_structure
 from pagefleet_runtime.models.gguf import convert_gguf
@@ -38,7 +39,6 @@ _log = logging.getLogger(__name__)
 
 # Where no budget is fixed, the scheduler may find that this many tokens fit into a step.
 _STEP_TOKENS = 2048
-_STEP_MILLISECONDS = 100
 
 Progress = Callable[[LoadProgress], None]
 
@@ -65,6 +65,7 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """Return the model that the settings name, ready to run plans. `progress` is told of each stage's beginning and
     end. Raises ModelRefused."""
     machine = read_machine()
+    device = choose_device(machine)
     torch.set_num_threads(machine.num_threads)
     register_attention()
     folder = cache_directory()
@@ -73,13 +74,14 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     progress(LoadProgress("resolve", 1.0, str(source.path)))
     directory = _converted(source, folder, progress)
     hf_config = read_config(directory)
-    dtypes = choose_dtypes(config, _own_dtype(source, hf_config), machine.has_bfloat16)
+    dtypes = choose_dtypes(config, _own_dtype(source, hf_config), device.has_bfloat16, device.is_cpu)
     progress(LoadProgress("weights", 0.0, dtypes.weights))
-    model = read_weights(directory, getattr(torch, dtypes.weights))
+    model = read_weights(directory, getattr(torch, dtypes.weights)).to(device.torch_device)
     progress(LoadProgress("weights", 1.0, describe_bytes(weights_bytes(model))))
-    kernels = choose_kernels(config.model.kernels, getattr(torch, dtypes.weights), folder / "kernels")
+    mode = config.model.kernels if device.is_cpu else "plain"
+    kernels = choose_kernels(mode, getattr(torch, dtypes.weights), folder / "kernels")
     proven = _prove(model, hf_config, directory, dtypes, config, kernels, progress)
-    return _assemble(proven, config, directory, dtypes, machine, progress)
+    return _assemble(proven, config, directory, dtypes, machine, device, progress)
 
 
 def _converted(source: ModelSource, folder: Path, progress: Progress) -> Path:
@@ -138,14 +140,25 @@ def _proven_kernels(hf_config: Any, kernels: Kernels) -> Kernels:
 
 
 def _assemble(
-    proven: _Proven, config: EngineConfig, directory: Path, dtypes: Dtypes, machine: Machine, progress: Progress
+    proven: _Proven,
+    config: EngineConfig,
+    directory: Path,
+    dtypes: Dtypes,
+    machine: Machine,
+    device: Device,
+    progress: Progress,
 ) -> LoadedModel:
     model = proven.paged.model
     progress(LoadProgress("kv", 0.0))
-    sizes = _sizes(proven, config, dtypes, machine)
+    sizes = _sizes(proven, config, dtypes, device)
     plan = plan_memory(config, sizes)
     cache_ = KVCache(
-        proven.layers, plan.num_blocks, config.kv_cache.block_size, getattr(torch, dtypes.kv), kernels=proven.kernels
+        proven.layers,
+        plan.num_blocks,
+        config.kv_cache.block_size,
+        getattr(torch, dtypes.kv),
+        device.torch_device,
+        proven.kernels,
     )
     progress(LoadProgress("kv", 1.0, f"{plan.num_blocks} blocks"))
     vocab_size, ends = int(model.config.vocab_size), end_token_ids(model)
@@ -166,9 +179,10 @@ def _assemble(
         max_length_tokens=plan.max_length_tokens,
         vocab_size=vocab_size,
         eos_token_ids=ends,
-        step_milliseconds=config.scheduling.step_milliseconds or _STEP_MILLISECONDS,
+        step_milliseconds=config.scheduling.step_milliseconds or device.step_milliseconds,
         startup_table=(
             *_startup_table(config, sizes, plan, dtypes, machine),
+            ("device", device.name),
             ("kernels", proven.kernels_description),
             ("KV pages", cache_.why_no_huge_pages or "2 MiB where the system gives them"),
         ),
@@ -177,7 +191,7 @@ def _assemble(
     return LoadedModel(executor, info, step_cost)
 
 
-def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, machine: Machine) -> LoadedSizes:
+def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device) -> LoadedSizes:
     hf_config = proven.paged.model.config
     hidden_size = int(hf_config.hidden_size)
     workspace = workspace_bytes(
@@ -194,8 +208,8 @@ def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, machine: Machi
         kv_dtype=dtypes.kv,
         weights_bytes=weights_bytes(proven.paged.model),
         workspace_bytes=workspace,
-        memory_bytes=machine.memory_bytes,
-        memory_source=machine.memory_source,
+        memory_bytes=device.memory_bytes,
+        memory_source=device.memory_source,
         model_length=int(own_length) if own_length else None,
     )
 

@@ -49,7 +49,7 @@ def prove_paged_weights(
     Raises ModelRefused.
     """
     blocks = sum(-(-len(ids) // block_size) for ids in sequences)
-    cache = KVCache(layers, 2 * blocks, block_size, kv_dtype, kernels=kernels)
+    cache = KVCache(layers, 2 * blocks, block_size, kv_dtype, model.model.device, kernels)
     cache.fill(float("nan"))
     paged = run_paged(model, cache, sequences, _chunks([len(ids) for ids in sequences]))
     exact = kv_dtype == torch.float32 and model.dtype == torch.float32

@@ -1,0 +1,34 @@
+"""Where the model runs: the first GPU that this process sees, or else the CPU."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pagefleet_runtime.models.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device and what it gives. `memory_bytes` is all that weights, workspace and KV share."""
+
+    torch_device: torch.device
+    name: str
+    memory_bytes: int
+    memory_source: str
+    has_bfloat16: bool
+    step_milliseconds: int  # what a step may take where nothing is set
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.torch_device.type == "cpu"
+
+
+def choose_device(machine: Machine) -> Device:
+    """Return the GPU where CUDA (or ROCm, which torch shows by the same name) finds one, the CPU otherwise."""
+    if not torch.cuda.is_available():
+        cpu = torch.device("cpu")
+        return Device(cpu, "CPU", machine.memory_bytes, machine.memory_source, machine.has_bfloat16, 100)
+    gpu = torch.device("cuda", 0)
+    _, total = torch.cuda.mem_get_info(gpu)
+    has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return Device(gpu, torch.cuda.get_device_name(gpu), total, "the GPU's memory", has_bfloat16, 50)
