@@ -13,13 +13,13 @@ from openai import AsyncOpenAI
 from examples.demo_server import DemoServer, demo_server
 
 QUESTIONS = (
-    "What is the capital of France?",
+    "Where do penguins live?",
     "Name three colours.",
     "Why is the sky blue?",
     "What does a baker do?",
     "How many legs has a spider?",
     "What is ice made of?",
-    "Where do penguins live?",
+    "What is a map for?",
     "What is a poem?",
 )
 NUM_SHOWN_PIECES = 48
