@@ -1,6 +1,6 @@
 """What carries messages between the server and the engine. It knows no meaning, only order, loss and end.
 
-`ProcessLink` runs the engine in a child process over a socket pair; `ThreadLink` runs it in a thread of this process.
+`ProcessLink` runs the engine in a child process over a socket pair; tests bring links of their own.
 """
 
 import logging
@@ -19,7 +19,6 @@ from pagefleet_runtime.protocol import FromEngine, Shutdown, ToEngine
 
 Deliver = Callable[[FromEngine], None]
 Lost = Callable[[str], None]
-Inbox = queue.SimpleQueue[ToEngine]
 
 # How long an engine that was told to end may take before it is killed.
 _STOP_SECONDS = 5
@@ -50,10 +49,6 @@ class ProcessLink:
         self._outbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
-
-    @property
-    def process_id(self) -> int | None:
-        return None if self._process is None else self._process.pid
 
     def start(self, deliver: Deliver, lost: Lost) -> None:
         ours, theirs = socket.socketpair()
@@ -118,32 +113,3 @@ def _end_of(process: "subprocess.Popen[bytes]") -> str:
     if code < 0:
         return f"the engine process was killed by {signal.Signals(-code).name}"
     return f"the engine process ended with exit code {code}; its log says why"
-
-
-class ThreadLink:
-    """The engine in a thread of this process: for tests, and for executors that compute nothing."""
-
-    def __init__(self, run: Callable[[Inbox, Deliver], None]) -> None:
-        """`run` loads and runs the engine until it takes a Shutdown from the inbox."""
-        self._run = run
-        self._inbox: Inbox = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def start(self, deliver: Deliver, lost: Lost) -> None:
-        self._thread = threading.Thread(target=self._main, args=(deliver, lost), name="engine", daemon=True)
-        self._thread.start()
-
-    def send(self, message: ToEngine) -> None:
-        self._inbox.put(message)
-
-    def stop(self) -> None:
-        self._inbox.put(Shutdown())
-        if self._thread is not None:
-            self._thread.join(_STOP_SECONDS)
-
-    def _main(self, deliver: Deliver, lost: Lost) -> None:
-        try:
-            self._run(self._inbox, deliver)
-        except Exception as error:
-            logger.exception("the engine thread ended")
-            lost(f"the engine ended: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""What runs a plan, seen from the engine. One implementation runs the model; a simulated one comes with Operate."""
+"""What runs a plan, seen from the engine. `model_executor` runs the model; tests bring others."""
 
 from typing import Protocol
 
