@@ -13,8 +13,6 @@ class BlockState(Enum):
     FREE = "free"
     CACHED = "cached"  # filled and findable, held by nobody
     LIVE = "live"  # held by a sequence, or pinned as the source of a copy
-    OUTGOING = "outgoing"  # a transfer to another tier reads it
-    INCOMING = "incoming"  # a transfer from another tier writes it
 
 
 @dataclass(frozen=True, slots=True)
