@@ -1,15 +1,13 @@
 """Stop strings are found wherever tokens end, and only what may become one is held back."""
 
-import re
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.text.choice_text import ChoiceText
-from pagefleet_runtime.text.stops import StopSearch, checked_stops
+from pagefleet_runtime.text.stops import StopSearch
 from pagefleet_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from tests.runtime.tiny_tokenizer import EOS_ID, write_tiny_tokenizer
 from tests.runtime.token_outputs import joined, outputs_of, pushed
@@ -175,26 +173,3 @@ def test_a16_bytes_of_the_tokens_of_a_choice_are_its_text(tokenizer: Tokenizer) 
     assert b"".join(tokenizer.token_bytes(token.token_id) for token in tokens) == "a😀é".encode()
     assert all(token.logprob is not None for token in tokens)
     assert [len(delta.tokens) for delta in deltas if delta.text] == [1, 4, 2]
-
-
-def test_stops_are_a_string_or_a_short_list_without_empty_ones() -> None:
-    assert checked_stops(None) == ()
-    assert checked_stops("a") == ("a",)
-    assert checked_stops(["a", "b", "a"]) == ("a", "b")
-
-
-@pytest.mark.parametrize(
-    ("stop", "reason"),
-    [
-        ("", "stop[0] has 0 characters"),
-        (["a", ""], "stop[1] has 0 characters"),
-        (["a"] * 5, "5 strings"),
-        ([1], "stop[0] is 1"),
-        (5, "stop is int"),
-        ("x" * 1025, "1025"),
-    ],
-)
-def test_a_wrong_stop_is_refused_with_what_was_found(stop: object, reason: str) -> None:
-    with pytest.raises(RequestRefused, match=re.escape(reason)) as refused:
-        checked_stops(stop)
-    assert (refused.value.refusal.status, refused.value.refusal.param) == (400, "stop")

@@ -3,27 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagefleet_runtime.errors import invalid
-
-MAX_STOPS = 4
-MAX_STOP_CHARACTERS = 1024
-
-
-def checked_stops(stop: object) -> tuple[str, ...]:
-    """Return a request's stop strings. Raises RequestRefused (400, param `stop`) unless `stop` is null, a string or up
-    to 4 strings, none of them empty."""
-    listed = [] if stop is None else [stop] if isinstance(stop, str) else stop
-    if not isinstance(listed, list) or len(listed) > MAX_STOPS:
-        found = f"{len(listed)} strings" if isinstance(listed, list) else type(listed).__name__
-        raise invalid(f"stop is {found}; it must be a string or a list of at most {MAX_STOPS} strings", "stop")
-    for place, text in enumerate(listed):
-        if not isinstance(text, str) or not 1 <= len(text) <= MAX_STOP_CHARACTERS:
-            found = f"has {len(text)} characters" if isinstance(text, str) else f"is {text!r}"
-            raise invalid(
-                f"stop[{place}] {found}; each stop must be a string of 1 to {MAX_STOP_CHARACTERS} characters", "stop"
-            )
-    return tuple(dict.fromkeys(listed))
-
 
 @dataclass(frozen=True, slots=True)
 class StopFound:
