@@ -156,5 +156,3 @@ RESPONSES = Parameters(
         "n": Rejection("a response is one answer", (1,)),
     },
 )
-
-TABLES = (CHAT, COMPLETIONS, RESPONSES)
