@@ -70,12 +70,3 @@ PAGEFLEET_API void pagefleet_gated_activation(const char* gate_up, int64_t strid
     });
   });
 }
-
-// What the library was compiled to do; asked once, after loading.
-PAGEFLEET_API int32_t pagefleet_multiplies_bfloat16() {
-#ifdef PAGEFLEET_BF16_DOT
-  return 1;
-#else
-  return 0;
-#endif
-}

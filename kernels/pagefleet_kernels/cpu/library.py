@@ -43,11 +43,6 @@ class CpuLibrary:
     target: str
     path: Path
 
-    @property
-    def multiplies_bfloat16(self) -> bool:
-        """Whether bfloat16 products run on the CPU's own instructions."""
-        return bool(self.functions.pagefleet_multiplies_bfloat16())
-
 
 @dataclass(frozen=True, slots=True)
 class CpuUnavailable:
