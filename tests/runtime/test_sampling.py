@@ -143,6 +143,24 @@ def test_the_lowest_temperature_is_greedy() -> None:
     assert set(drawn(logits, 50, temperature=1e-6)) == {int(logits.argmax())}
 
 
+@pytest.mark.parametrize("temperature", [1e-30, 1e-38, 1e-46, 1e-300, 5e-324])
+def test_a_temperature_too_small_for_float32_is_greedy_too(temperature: float) -> None:
+    logits = some_logits(seed=3)
+
+    for truncation in ({}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.5}):
+        assert set(drawn(logits.clone(), 20, temperature=temperature, **truncation)) == {int(logits.argmax())}
+
+
+@pytest.mark.parametrize("penalty", [1e-30, 1e-46, 1e-300])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_tiny_repetition_penalty_repeats_what_was_there(penalty: float, temperature: float) -> None:
+    logits = torch.tensor([[9.0, 2.0, 1.0, -1.0]])
+
+    asked = spec(prompt=(1, 3), repetition_penalty=penalty, temperature=temperature, top_logprobs=1)
+
+    assert one(logits, asked).token_id == 1
+
+
 def test_repetition_penalty_weakens_what_was_in_prompt_or_output() -> None:
     logits = torch.tensor([[2.0, 1.9, 1.8, -1.0]])
 

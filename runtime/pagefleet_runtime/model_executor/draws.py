@@ -15,6 +15,7 @@ from pagefleet_runtime.request import SamplingParams
 
 _HEAD_SIZE = 256
 _RESOLUTION_BITS = 53
+_LEAST_TEMPERATURE = torch.finfo(torch.float32).tiny
 
 
 def uniform(seed: int, choice_index: int, position: int) -> float:
@@ -30,7 +31,8 @@ def draw_tokens(
     uniforms: Sequence[float],
 ) -> list[int]:
     """Return one token per row, drawn with its temperature (above 0) and truncation."""
-    temperatures = torch.tensor([p.temperature for p in params], device=logits.device)
+    # Below float32's least normal number a temperature would be 0, and the best token's 0 / 0 no number.
+    temperatures = torch.tensor([max(p.temperature, _LEAST_TEMPERATURE) for p in params], device=logits.device)
     scaled = logits.sub_(logits.max(dim=-1, keepdim=True).values).div_(temperatures[:, None])
     thresholds = torch.tensor(
         [_threshold(scaled[i], p) for i, p in enumerate(params)], device=logits.device, dtype=torch.float32

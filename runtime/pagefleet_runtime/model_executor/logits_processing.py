@@ -38,7 +38,9 @@ def _penalise_repetition(logits: torch.Tensor, spec: SampleSpec, penalty: float)
     seen = np.unique(np.fromiter((*spec.prompt_ids, *spec.output_ids), dtype=np.int64))
     index = torch.from_numpy(seen)
     scores = logits[index]
-    logits[index] = torch.where(scores > 0, scores / penalty, scores * penalty)
+    # A tiny penalty makes a score as great as it can be, not infinite: infinite ones have no order.
+    lifted = (scores / penalty).clamp_(max=torch.finfo(scores.dtype).max)
+    logits[index] = torch.where(scores > 0, lifted, scores * penalty)
 
 
 def token_logprob(logprobs: torch.Tensor, token_id: int, num_top: int) -> TokenLogprob:
