@@ -11,7 +11,7 @@ import pytest
 
 from pagefleet_contract.names import PATH_LIVE, PATH_READY
 from tests.runtime.live_server import LiveServer, live_server
-from tests.runtime.tiny_llama import write_tiny_llama
+from tests.runtime.tiny_models import tiny_llama_directory
 
 FLAGS = ("--kv-cache-budget-memory", "64Mi", "--served-name", "tiny")
 
@@ -19,7 +19,7 @@ FLAGS = ("--kv-cache-budget-memory", "64Mi", "--served-name", "tiny")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    write_tiny_llama(folder, max_length=8192)
+    tiny_llama_directory(folder, max_position_embeddings=8192)
     return folder
 
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pagefleet_contract.names import PATH_LIVE, PATH_METRICS, PATH_POLICY, PATH_READY, PATH_STATE
 from tests.runtime.live_server import LiveServer, live_server
-from tests.runtime.tiny_llama import write_tiny_llama
+from tests.runtime.tiny_models import tiny_llama_directory
 
 OPERATOR = {"authorization": "Bearer boss"}
 FEW_BLOCKS = ("--kv-cache-budget-blocks", "64", "--served-name", "tiny")
@@ -22,7 +22,7 @@ FEW_BLOCKS = ("--kv-cache-budget-blocks", "64", "--served-name", "tiny")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    write_tiny_llama(folder)
+    tiny_llama_directory(folder)
     return folder
 
 

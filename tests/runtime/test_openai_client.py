@@ -13,7 +13,7 @@ from openai import OpenAI
 from tests.runtime.api import events
 from tests.runtime.live_server import LiveServer, live_server
 from tests.runtime.openai_schema import CHAT, CHAT_CHUNK, COMPLETION, RESPONSE, RESPONSE_EVENT, check
-from tests.runtime.tiny_llama import write_tiny_llama
+from tests.runtime.tiny_models import tiny_llama_directory
 
 MODEL = "tiny"
 MAX_LENGTH = 1024
@@ -41,7 +41,7 @@ SCHEMA: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder = tmp_path_factory.mktemp("model")
-    write_tiny_llama(folder, MAX_LENGTH)
+    tiny_llama_directory(folder, max_position_embeddings=MAX_LENGTH)
     flags = ("--served-name", MODEL, "--kv-cache-budget-blocks", "80", "--model-max-length", str(MAX_LENGTH))
     with live_server(folder, *flags) as running:
         yield running
