@@ -1,1 +1,1 @@
-"""The program in the cluster: reconciles InferenceService resources. Its first module comes with the issue Operate."""
+"""The program in the cluster: reconciles InferenceService resources. Not built yet."""

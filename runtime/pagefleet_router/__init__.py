@@ -1,1 +1,1 @@
-"""The front door of a fleet. Its first module comes with the issue Operate."""
+"""The front door of a fleet. Not built yet."""
