@@ -5,9 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from pagefleet_contract.engine import ServingSettings
+from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.server.body import parse_object
+from pagefleet_runtime.server.openai_requests import (
+    Body,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    ResponsesRequest,
+    validated,
+)
 from tests.runtime.api import CHAT_URL, USER, RawCall, api, error_of, until
 
 pytestmark = pytest.mark.anyio
@@ -131,6 +141,26 @@ WRONG_FIELDS: dict[str, dict[str, Any]] = {
 async def test_a_wrong_field_is_named(tmp_path: Path, param: str, fields: dict[str, Any]) -> None:
     async with api(tmp_path) as a:
         assert error_of(await a.chat(**fields), 400)["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        (CompletionRequest, {"prompt": [None] * 50_000}),
+        (CompletionRequest, {"prompt": [[None]] * 50_000}),
+        (CompletionRequest, {"prompt": "a", "logit_bias": {str(number): "x" for number in range(50_000)}}),
+        (ChatRequest, {"messages": [None] * 50_000}),
+        (ResponsesRequest, {"input": [None] * 50_000}),
+        (ResponsesRequest, {"input": "a", "include": [None] * 50_000}),
+        (DetokenizeRequest, {"tokens": [None] * 50_000}),
+    ],
+)
+def test_of_very_many_wrong_items_few_are_reported(model: type[Body], fields: dict[str, Any]) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        validated(model, {"model": "tiny", **fields})
+
+    assert isinstance(refused.value.__cause__, ValidationError)
+    assert refused.value.__cause__.error_count() < 10
 
 
 async def test_a_text_too_long_by_far_is_refused_without_being_tokenised(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from pagefleet_runtime.errors import RequestRefused, invalid
 
@@ -20,6 +21,16 @@ MAX_LOGPROBS = 20
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+Item = TypeVar("Item")
+# Of a body's million wrong items only the first is reported: making a report of each would stop the server for minutes.
+Listed = Annotated[list[Item], Field(fail_fast=True)]
+
+
+def _few_biases(value: Any) -> Any:
+    """Refuse too many before each of them is looked at; the order of pydantic's own checks is the other way round."""
+    if isinstance(value, dict) and len(value) > MAX_BIASES:
+        raise PydanticCustomError("too_long", f"must have at most {MAX_BIASES} items, not {len(value)}")
+    return value
 
 
 class Body(BaseModel):
@@ -59,7 +70,9 @@ class SamplingFields(Body):
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     """Taken from the logit of each token for every time that the answer holds it."""
 
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default={}, max_length=MAX_BIASES)
+    logit_bias: Annotated[
+        dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES), BeforeValidator(_few_biases)
+    ] = {}
     """Added to the logits of these token ids (keys are decimal strings)."""
 
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**64)
@@ -92,7 +105,7 @@ class SamplingFields(Body):
 
 
 class ChatRequest(SamplingFields):
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: Listed[dict[str, Any]] = Field(min_length=1)
     """The conversation so far."""
 
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
@@ -124,7 +137,7 @@ class ChatRequest(SamplingFields):
 
 
 class CompletionRequest(SamplingFields):
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    prompt: str | Listed[str] | Listed[TokenId] | Listed[Listed[TokenId]]
     """One prompt or several, each as text or as token ids."""
 
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
@@ -147,7 +160,7 @@ class CompletionRequest(SamplingFields):
 
 
 class ResponsesRequest(SamplingFields):
-    input: str | list[dict[str, Any]] = Field(min_length=1)
+    input: str | Listed[dict[str, Any]] = Field(min_length=1)
     """A user's message, or the conversation as items."""
 
     instructions: str | None = None
@@ -159,7 +172,7 @@ class ResponsesRequest(SamplingFields):
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     """How many alternatives of each token; shown where include has message.output_text.logprobs."""
 
-    include: list[str] = []
+    include: Listed[str] = []
     """message.output_text.logprobs; reasoning.encrypted_content is accepted, since there is none."""
 
     text: dict[str, Any] = {}
@@ -180,7 +193,7 @@ class TokenizeRequest(Body):
     prompt: str | None = None
     """Text to tokenise as /v1/completions does."""
 
-    messages: list[dict[str, Any]] | None = Field(default=None, min_length=1)
+    messages: Listed[dict[str, Any]] | None = Field(default=None, min_length=1)
     """A conversation to tokenise as /v1/chat/completions does; instead of prompt."""
 
     tools: list[dict[str, Any]] = Field(default=[], max_length=128)
@@ -192,7 +205,7 @@ class TokenizeRequest(Body):
 
 class DetokenizeRequest(Body):
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: Listed[TokenId]
 
 
 Model = TypeVar("Model", bound=Body)
