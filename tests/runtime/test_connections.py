@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from pagefleet_contract.names import PATH_LIVE
@@ -57,7 +57,7 @@ class Client:
 
 
 @asynccontextmanager
-async def site(room: Room) -> AsyncIterator[Site]:
+async def site(room: Room, other_app: ASGIApp | None = None) -> AsyncIterator[Site]:
     go = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +66,7 @@ async def site(room: Room) -> AsyncIterator[Site]:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    config, state = uvicorn.Config(app, http="httptools", log_config=None), ServerState()
+    config, state = uvicorn.Config(other_app or app, http="httptools", log_config=None), ServerState()
     config.load()
     with socket.create_server(("127.0.0.1", 0), backlog=100) as listener:
         connections = Connections(
@@ -147,6 +147,23 @@ async def test_a_connection_that_stays_open_serves_again_where_there_is_room() -
             async with asyncio.timeout(20):
                 assert (await client.reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200 ")
             client.writer.write(POST)
+
+
+async def test_all_requests_of_a_connection_learn_that_their_client_has_left() -> None:
+    told = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": []})  # to nobody, and no error
+        told.set()
+
+    async with site(Room(4, 3), app) as s:
+        client = await s.send(POST * 3)
+        await until_open(s, 1)
+        client.writer.close()
+        async with asyncio.timeout(20):
+            await told.wait()
 
 
 async def test_turns_come_in_order_few_at_a_time_and_skip_who_left() -> None:

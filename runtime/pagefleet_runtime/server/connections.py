@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pagefleet_contract.names import HEADER_RETRY_AFTER
 from pagefleet_runtime.errors import Refusal
@@ -199,13 +199,23 @@ class Working(HttpToolsProtocol):
     def __init__(self, connections: Connections, **settings: Any) -> None:
         super().__init__(**settings)
         self._places = connections
+        self._open_cycles: deque[RequestResponseCycle] = deque()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        # uvicorn tells the last request only; of several sent at once, the first is the one that runs.
+        for cycle in self._open_cycles:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         self._places.lost()
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
+        while self._open_cycles and self._open_cycles[0].response_complete:
+            self._open_cycles.popleft()
+        if self.cycle is not None:
+            self._open_cycles.append(self.cycle)
         if self._places.full and self.cycle is not None:
             self.cycle.keep_alive = False
 
