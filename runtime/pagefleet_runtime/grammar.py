@@ -106,9 +106,13 @@ class GrammarCompiler:
             matcher = LLMatcher(self._tokenizer, _definition(grammar), log_level=0, limits=self._limits)
         except ValueError as error:
             raise invalid(f"the {grammar.kind} can't be read: {_first_line(str(error))}", code=code) from error
-        if matcher.is_error():
+        # Some faults, such as a schema that is nothing but a reference to itself, show at the first mask only.
+        tried = matcher.deep_copy()
+        if not tried.is_error():
+            tried.compute_bitmask()
+        if tried.is_error():
             raise invalid(
-                f"the {grammar.kind} can't be used: {_first_line(matcher.get_error())}; change or simplify it",
+                f"the {grammar.kind} can't be used: {_first_line(tried.get_error())}; change or simplify it",
                 code=code,
             )
         return Matcher(matcher, self._eos_token_ids)

@@ -167,6 +167,7 @@ def test_forced_tool_calls_are_followed_with_references_kept(compiler: GrammarCo
         (schema(**{"$ref": "#/nowhere"}), "invalid_json_schema", "nowhere"),
         (schema(**{"$ref": "http://localhost/x"}), "invalid_json_schema", "localhost"),
         (schema(**{"not": {"type": "string"}}), "invalid_json_schema", "not"),
+        (schema(**{"$ref": "#"}), "invalid_json_schema", "NoExtensionBias"),
         (Grammar("json_schema", "[1]"), "invalid_json_schema", "object"),
         (Grammar("json_schema", "{"), "invalid_json_schema", "read"),
         (Grammar("lark", 'start: "a" foo'), "invalid_grammar", "foo"),
