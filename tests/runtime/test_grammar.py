@@ -10,7 +10,7 @@ from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.grammar import GrammarCompiler, GrammarFault, Matcher, unpack_masks
 from pagefleet_runtime.grammar_cache import GrammarCache
 from pagefleet_runtime.request import Grammar
-from pagefleet_runtime.text.constraints import response_grammar, tool_grammar
+from pagefleet_runtime.text.constraints import MAX_PROPERTIES, response_grammar, tool_grammar
 from tests.runtime.tiny_tokenizer import EOS_ID, PAD_ID, write_tiny_tokenizer
 
 MODEL_VOCABULARY = 275  # more than the tokenizer's, and no multiple of 8 or 32
@@ -196,3 +196,13 @@ def test_the_cache_keeps_what_was_used_last_within_both_bounds() -> None:
     assert len(cache) == 2
     cache.keep(Grammar("regex", "x" * 11), 11)
     assert len(cache) == 0
+
+
+def test_the_widest_object_that_is_taken_is_within_the_grammar_engines_limits(compiler: GrammarCompiler) -> None:
+    properties = {f"p{i}": {"type": "string"} for i in range(MAX_PROPERTIES)}
+    matcher = compiler.compile(schema(type="object", properties=properties))
+    for token_id in b'{"p':
+        assert token_id in allowed_ids(compiler, matcher)
+        matcher.consume(token_id)
+    assert allowed_ids(compiler, matcher) >= set(b"0123456789")
+    assert matcher.error is None

@@ -21,6 +21,10 @@ def json_schema(**fields: object) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, **fields}}
 
 
+def wide(count: int) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "object", "properties": {f"p{i}": {} for i in range(count)}}}
+
+
 def nested(depth: int) -> dict[str, Any]:
     schema: dict[str, Any] = {}
     for _ in range(depth - 1):
@@ -63,6 +67,7 @@ def test_a_json_schema_without_a_schema_is_any_object() -> None:
         (json_schema(schema=[]), "response_format.json_schema.schema", "is an object"),
         (json_schema(schema=nested(65)), "response_format.json_schema.schema", "nested 65 deep; the most is 64"),
         (json_schema(schema=nested(5000)), "response_format.json_schema.schema", "nested 5000 deep"),
+        (json_schema(schema=wide(401)), "response_format.json_schema.schema", "401 properties; the most is 400"),
         (json_schema(schema={"const": "x" * 65536}), "response_format.json_schema.schema", "the most is 65536"),
     ],
 )

@@ -7,10 +7,12 @@ from typing import Any
 
 from pagefleet_runtime.errors import RequestRefused, invalid
 from pagefleet_runtime.request import Grammar
-from pagefleet_runtime.text.nesting import nesting_depth
+from pagefleet_runtime.text.nesting import most_properties, nesting_depth
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_SCHEMA_DEPTH = 64
+# The grammar engine allows 2,000 states at a place; an optional property takes four.
+MAX_PROPERTIES = 400
 MAX_TOOLS = 128
 MAX_PARALLEL_CALLS = 8
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -151,6 +153,9 @@ def _schema_text(schema: object, param: str) -> str:
     depth = nesting_depth(schema)
     if depth > MAX_SCHEMA_DEPTH:
         raise _too_large(param, f"is nested {depth} deep", f"{MAX_SCHEMA_DEPTH}")
+    properties = most_properties(schema)
+    if properties > MAX_PROPERTIES:
+        raise _too_large(param, f"has an object of {properties} properties", f"{MAX_PROPERTIES}")
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     size = len(text.encode("utf-8", errors="surrogatepass"))
     if size > MAX_SCHEMA_BYTES:
