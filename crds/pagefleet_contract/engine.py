@@ -193,6 +193,23 @@ class ServingSettings(Section):
     """Whether /metrics also carries the figures under the names that vLLM uses."""
 
 
+class SimulationSettings(Section):
+    """How a simulated:// model behaves; nothing of it concerns a real one."""
+
+    accelerator: str | None = Field(default=None, max_length=63)
+    """The accelerator whose speed and memory are played, such as h100; the CPU that the step times were measured on
+    if absent."""
+
+    memory: Quantity | None = None
+    """Memory of the simulated device, if not the accelerator's own, as a quantity such as 80Gi."""
+
+    load_seconds: int = Field(default=0, ge=0, le=86_400)
+    """How long loading takes, in seconds."""
+
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    """Seed of the generated tokens."""
+
+
 class EngineConfig(Section):
     """Everything that a replica needs to know to serve one model."""
 
@@ -200,3 +217,4 @@ class EngineConfig(Section):
     kv_cache: KVCacheSettings = KVCacheSettings()
     scheduling: SchedulingSettings = SchedulingSettings()
     serving: ServingSettings = ServingSettings()
+    simulation: SimulationSettings = SimulationSettings()

@@ -27,6 +27,7 @@ _SECTION_TITLES = {
     "kv_cache": "the KV cache",
     "scheduling": "scheduling",
     "serving": "serving",
+    "simulation": "simulation, for simulated:// models alone",
 }
 
 

@@ -152,7 +152,9 @@ def configs(draw: st.DrawFn) -> EngineConfig:
     budget = [leaf for leaf in leaves() if leaf.path[:2] == ("kv_cache", "budget")]
     others = [leaf for leaf in leaves() if leaf not in budget and leaf.path != ("model", "uri")]
     chosen = draw(st.lists(st.sampled_from(others), unique=True)) + draw(st.lists(st.sampled_from(budget), max_size=1))
-    values: dict[str, Any] = {"model": {"uri": draw(st.text("abc:/-=", min_size=1))}}
+    # argparse takes a value that is "--" for the end of the options.
+    uri = draw(st.text("abc:/-=", min_size=1).filter(lambda text: text != "--"))
+    values: dict[str, Any] = {"model": {"uri": uri}}
     for leaf in chosen:
         section = values
         for name in leaf.path[:-1]:
