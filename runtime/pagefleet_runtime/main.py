@@ -7,10 +7,10 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from socket import socket
 
+from pagefleet_contract.api_keys import KeyFileRefused
 from pagefleet_contract.flags import ConfigRefused, ServeOptions, parse_serve
-from pagefleet_contract.names import ENV_LISTEN_ADDRESS
+from pagefleet_contract.listening import PortRefused, bound_socket, listen_host, raise_file_limit
 from pagefleet_runtime.errors import RuntimeFault
 
 PROGRAM = "pagefleet serve"
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
     try:
         return _serve(options)
-    except RuntimeFault as fault:
+    except (RuntimeFault, KeyFileRefused, PortRefused) as fault:
         print(f"{PROGRAM}: {fault}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -37,10 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(options: ServeOptions) -> int:
     from pagefleet_runtime.auth import AccessKeys
-    from pagefleet_runtime.startup import bound_socket, raise_file_limit
 
     keys = AccessKeys.load(options.config.serving)
-    listener: socket = bound_socket(options.host or os.environ.get(ENV_LISTEN_ADDRESS) or "127.0.0.1", options.port)
+    listener = bound_socket(listen_host(options.host, os.environ), options.port)
     most_files = raise_file_limit()
     with listener:
         import uvloop

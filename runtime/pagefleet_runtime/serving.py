@@ -13,13 +13,14 @@ import uvicorn
 from fastapi import FastAPI
 
 from pagefleet_contract.engine import EngineConfig
+from pagefleet_contract.listening import base_url
 from pagefleet_runtime.admin import Admin, admin_router
 from pagefleet_runtime.auth import AccessKeys
 from pagefleet_runtime.engine_client import EngineClient
 from pagefleet_runtime.engine_link import EngineLink, ProcessLink
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.server.connections import Connections, Working, room_within
-from pagefleet_runtime.startup import aligned_table, base_url, ready_lines
+from pagefleet_runtime.startup import aligned_table, ready_lines
 
 # Thousands may connect at the same moment; the kernel cuts it to what it allows.
 _BACKLOG = 4096

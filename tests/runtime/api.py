@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
+from pagefleet_contract.api_keys import ApiKeys
 from pagefleet_contract.engine import EngineConfig, ModelSettings, ServingSettings
-from pagefleet_runtime.auth import ApiKeys
 from pagefleet_runtime.engine_client import EngineClient
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.server.app import create_app

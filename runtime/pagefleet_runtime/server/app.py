@@ -5,8 +5,8 @@ import importlib.metadata
 
 from fastapi import FastAPI
 
+from pagefleet_contract.api_keys import ApiKeys
 from pagefleet_contract.engine import EngineConfig
-from pagefleet_runtime.auth import ApiKeys
 from pagefleet_runtime.engine_client import EngineClient
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.server.chat import chat_router

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from pagefleet_contract.api_keys import ApiKeys
 from pagefleet_contract.engine import EngineConfig, ModelSettings
-from pagefleet_runtime.auth import ApiKeys
 from pagefleet_runtime.engine_client import EngineClient
 from pagefleet_runtime.errors import Refusal, RequestRefused
 from pagefleet_runtime.metrics import RequestFigures
