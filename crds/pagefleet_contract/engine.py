@@ -5,10 +5,12 @@ A field's description, bounds and unit stand here and nowhere else.
 """
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
+
+from pagefleet_contract.schema_markers import CelRule, Size, WithRules
 
 _QUANTITY = re.compile(r"^([0-9]+)(Ki|Mi|Gi|Ti|k|M|G|T)?$")
 _MULTIPLIERS = {
@@ -42,7 +44,7 @@ def _checked_quantity(text: str) -> str:
     return text
 
 
-Quantity = Annotated[str, AfterValidator(_checked_quantity)]
+Quantity = Annotated[str, AfterValidator(_checked_quantity), Size()]
 
 
 class Section(BaseModel):
@@ -82,7 +84,7 @@ class ModelSettings(Section):
     and fused layers; plain is PyTorch alone."""
 
 
-class Budget(Section):
+class Budget(Section, WithRules):
     """How much memory the KV cache gets: exactly one of the three fields."""
 
     blocks: int | None = Field(default=None, ge=1)
@@ -94,6 +96,13 @@ class Budget(Section):
     memory_percent: int | None = Field(default=None, ge=1, le=100)
     """Share of the device's memory (on a CPU: of the container's limit) for weights, workspace and KV
     together, in percent."""
+
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
+            "[has(self.blocks), has(self.memory), has(self.memoryPercent)].exists_one(given, given)",
+            "`budget` must have exactly one of `blocks`, `memory` and `memoryPercent`",
+        ),
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:

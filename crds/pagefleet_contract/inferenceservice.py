@@ -1,0 +1,380 @@
+"""The InferenceService as users write it: every field of the spec, typed, bounded, described and defaulted.
+
+The CRD is rendered from these models, and the operator parses what the API server has admitted with them. What the
+engine of this version can't do yet may be asked for; `service_settings` says what is in force instead.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from pagefleet_contract.engine import (
+    KVCacheSettings,
+    ModelSettings,
+    PrefixSharing,
+    Quantity,
+    SchedulingSettings,
+    Section,
+    SimulationSettings,
+)
+from pagefleet_contract.schema_markers import CelRule, ListMap, Open, WithRules
+
+# An object or list that Kubernetes defines; the API server checks it when the Deployment is applied.
+OpenObject = Annotated[dict[str, Any], Open()]
+
+_Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+_LabelText = Annotated[str, Field(max_length=253)]
+
+RESERVED_ENV = ("POD_NAME", "POD_NAMESPACE", "POD_IP", "HOME", "TMPDIR", "KUBECONFIG")
+RESERVED_VOLUMES = ("config", "live", "keys", "model", "cache", "tmp")
+
+
+class ModelSpec(ModelSettings, WithRules):
+    uri: str = Field(
+        min_length=1,
+        max_length=1024,
+        pattern=r"^(hf|pvc|s3|file|package|simulated)://[^\s]+$",
+    )
+    """Where the model is: hf://OWNER/NAME, pvc://CLAIM/PATH, s3://BUCKET/PREFIX, file://PATH (of the container),
+    package://DISTRIBUTION[/PATH], or simulated://NAME for a well-known model that is only played."""
+
+    revision: str | None = Field(default=None, min_length=1, max_length=253)
+    """Branch, tag or commit of an hf:// model; the hub's default branch if absent."""
+
+    served_name: str | None = Field(default=None, min_length=1, max_length=253)
+    """The name that clients send as `model`; if absent, the resource's name."""
+
+    max_length: int | None = Field(default=None, ge=1, le=100_000_000)
+    """Longest request in tokens, prompt and answer together; if absent, the model's own. Cut to what
+    the KV budget holds; `status.effective` says so."""
+
+    credentials_secret: _Name | None = None
+    """Secret whose entries become environment variables of the engine, for models that need a login: HF_TOKEN for
+    hf://, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the like for s3://."""
+
+    cache_claim: _Name | None = None
+    """PersistentVolumeClaim that keeps downloaded and converted models; if absent, each pod keeps its own for as long
+    as it lives."""
+
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
+            "!has(self.revision) || self.uri.startsWith('hf://')",
+            "`revision` must be absent unless `uri` is an hf:// one",
+        ),
+        CelRule(
+            "!has(self.credentialsSecret) || self.uri.startsWith('hf://') || self.uri.startsWith('s3://')",
+            "`credentialsSecret` must be absent unless `uri` is an hf:// or s3:// one",
+        ),
+    )
+
+
+class Accelerator(Section, WithRules):
+    resource: str = Field(
+        default="nvidia.com/gpu",
+        min_length=1,
+        max_length=253,
+        pattern=r"^(cpu|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$",
+    )
+    """The extended resource that each replica asks for, such as nvidia.com/gpu, amd.com/gpu or
+    nvidia.com/mig-1g.10gb; or cpu for replicas without one."""
+
+    count: int = Field(default=1, ge=1, le=1024)
+    """How many of it a replica gets; for cpu, the cores."""
+
+    memory: Quantity | None = None
+    """Memory of one accelerator, such as 80Gi; for cpu, the container's memory limit. If absent, it is learnt from the
+    running pods, and a replica on cpu has no limit."""
+
+
+class Swap(Section, WithRules):
+    mode: Literal["Disabled", "Recompute", "Host", "Auto"] = "Recompute"
+    """What happens when KV memory ends. Recompute frees the youngest request's blocks and computes them again later,
+    Host copies them to host memory, Auto takes what is cheaper for each. Disabled never moves a running request:
+    admission reserves maxLength for each."""
+
+    host_memory: Quantity | None = None
+    """Host memory of one replica for swapped blocks, such as 64Gi."""
+
+    high_watermark_percent: int | None = Field(default=None, ge=1, le=100)
+    """Share of the blocks in use from which pages are written to the host ahead of need, in percent."""
+
+    low_watermark_percent: int | None = Field(default=None, ge=0, le=99)
+    """Share of the blocks in use down to which room is made, in percent."""
+
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
+            "has(self.hostMemory) == (self.mode == 'Host' || self.mode == 'Auto')",
+            "`hostMemory` must be given where `mode` is Host or Auto, and only there",
+        ),
+        CelRule(
+            "!has(self.highWatermarkPercent) || !has(self.lowWatermarkPercent)"
+            " || self.lowWatermarkPercent < self.highWatermarkPercent",
+            "`lowWatermarkPercent` must be less than `highWatermarkPercent`",
+        ),
+    )
+
+
+class KVCache(KVCacheSettings):
+    """The engine's settings and what only a fleet of a later version honours."""
+
+    dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8", "int8"] = "auto"  # type: ignore[assignment]
+    """Type of the stored keys and values; auto is the model's dtype."""
+
+    prefix_sharing: PrefixSharing = PrefixSharing()
+
+    swap: Swap = Swap()  # type: ignore[assignment]
+
+
+class ScaleUp(Section):
+    stabilization_seconds: int = Field(default=0, ge=0, le=3600)
+    """How long pressure must last before replicas are added, in seconds."""
+
+    max_percent: int = Field(default=100, ge=1, le=1000)
+    """Most replicas added in one step, as a share of those that are there, in percent; at least one."""
+
+
+class ScaleDown(Section):
+    stabilization_seconds: int = Field(default=300, ge=0, le=86_400)
+    """How long the pressure must have been low before a replica is taken away, in seconds."""
+
+    max_replicas: int = Field(default=1, ge=1, le=1000)
+    """Most replicas taken away in one step."""
+
+
+class ScaleToZero(Section):
+    mode: Literal["Disabled", "Enabled"] = "Disabled"
+    """Whether a service without requests may have no replica at all."""
+
+    idle_seconds: int = Field(default=600, ge=1, le=604_800)
+    """How long no request may have come before the last replica goes, in seconds."""
+
+
+class Autoscaling(Section, WithRules):
+    class_: Literal["Builtin", "HPA", "KEDA", "External"] = Field(default="Builtin", alias="class")
+    """Who decides the number of replicas. Each of them writes it through the scale subresource."""
+
+    min_replicas: int = Field(default=1, ge=0, le=1000)
+    """Fewest replicas."""
+
+    max_replicas: int = Field(default=1, ge=1, le=1000)
+    """Most replicas."""
+
+    target_kv_percent: int = Field(default=80, ge=1, le=100, alias="targetKVPercent")
+    """Share of the KV capacity that pinned blocks and queued tokens may take before replicas are added, in percent."""
+
+    scale_up: ScaleUp = ScaleUp()
+
+    scale_down: ScaleDown = ScaleDown()
+
+    scale_to_zero: ScaleToZero = ScaleToZero()
+
+    warm_replicas: int = Field(default=0, ge=0, le=1000)
+    """Replicas kept beyond what the load needs."""
+
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule("self.minReplicas <= self.maxReplicas", "`minReplicas` must not exceed `maxReplicas`"),
+        CelRule("self.warmReplicas < self.maxReplicas", "`warmReplicas` must be less than `maxReplicas`"),
+        CelRule(
+            "self.minReplicas > 0 || self.scaleToZero.mode == 'Enabled'",
+            "`minReplicas` must be at least 1 unless `scaleToZero.mode` is Enabled",
+        ),
+    )
+
+
+class Routing(Section):
+    mode: Literal["LeastPressure", "PrefixAware", "Service", "InferencePool"] = "LeastPressure"
+    """How requests find a replica. LeastPressure takes the replica with the fewest requests in flight; PrefixAware
+    prefers one that has the beginning of the prompt; Service has no router of its own, the engine pods stand behind
+    the Service; InferencePool leaves it to a gateway."""
+
+    load_cap_percent: int = Field(default=125, ge=100, le=1000)
+    """How far above the mean load a replica may be and still be preferred for its prefix, in percent."""
+
+
+class KVQuotaPercent(Section):
+    default: int = Field(default=100, ge=1, le=100)
+    """Share of the KV blocks that one tenant's running requests may hold, in percent."""
+
+
+class Tenancy(Section):
+    api_keys_secret: _Name | None = None
+    """Secret with one entry per tenant: the entry's name is the tenant's, its value the API key. Without it the API is
+    open to everybody who reaches it."""
+
+    kv_quota_percent: KVQuotaPercent = KVQuotaPercent()
+
+
+class Rollout(Section, WithRules):
+    max_surge: int = Field(default=1, ge=0, le=100)
+    """Replicas that a roll may have beyond `replicas`. Where no accelerator is free for one, a replica goes first, and
+    `status.rollout` says so."""
+
+    max_unavailable: int = Field(default=0, ge=0, le=100)
+    """Replicas that a roll may take away before their successors are ready."""
+
+    drain_timeout_seconds: int = Field(default=600, ge=0, le=86_400)
+    """Longest time that a replica that is to go waits for its running requests, in seconds; then they end with an
+    error event."""
+
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule("self.maxSurge > 0 || self.maxUnavailable > 0", "one of `maxSurge` and `maxUnavailable` must not be 0"),
+    )
+
+
+class Serving(Section):
+    max_body_bytes: int = Field(default=8 * 2**20, ge=1024, le=2**30)
+    """Largest request body, in bytes; a larger one is answered with 413."""
+
+    stall_limit_seconds: int = Field(default=60, ge=1, le=86_400)
+    """Longest time without a finished step while work waits, in seconds; then the replica is restarted."""
+
+    grammar_timeout_seconds: int = Field(default=10, ge=1, le=600)
+    """Longest time that compiling a JSON schema may take, in seconds; then the request is answered with 400."""
+
+    vllm_metric_names: Literal["Disabled", "Enabled"] = "Disabled"
+    """Whether the replicas' /metrics also carries the figures under the names that vLLM uses."""
+
+    start_timeout_seconds: int | None = Field(default=None, ge=1, le=604_800)
+    """Longest time that a replica may take to load, in seconds; then it is restarted. No limit if absent: a replica
+    that makes progress is left alone."""
+
+
+class EnvVar(Section):
+    name: str = Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
+    """Name of the variable; those that pagefleet sets itself are reserved."""
+
+    value: str | None = Field(default=None, max_length=32_768)
+    """Its value; $(NAME) stands for a variable that comes earlier."""
+
+    value_from: OpenObject | None = None
+    """Where its value comes from, as in a container: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef."""
+
+
+class Resources(Section, WithRules):
+    requests: dict[str, str] = Field(default={}, max_length=8)
+    """What a replica asks for beside its accelerator, such as cpu: "4" and memory: 16Gi."""
+
+    limits: dict[str, str] = Field(default={}, max_length=8)
+    """What a replica may take at most."""
+
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
+            "self.requests.all(k, !k.contains('/')) && self.limits.all(k, !k.contains('/'))",
+            "accelerators must be asked for in `spec.accelerator`",
+        ),
+    )
+
+
+class PodTemplate(Section, WithRules):
+    """What is laid over the engine's pods."""
+
+    labels: dict[str, _LabelText] = Field(default={}, max_length=32)
+    """Labels of the pods; pagefleet's own can't be replaced."""
+
+    annotations: dict[str, Annotated[str, Field(max_length=16_384)]] = Field(default={}, max_length=32)
+    """Annotations of the pods; pagefleet's own can't be replaced."""
+
+    node_selector: dict[str, _LabelText] = Field(default={}, max_length=32)
+    """Labels that a node must have."""
+
+    tolerations: list[OpenObject] = Field(default=[], max_length=32)
+    """Taints that the pods bear, as in a pod."""
+
+    affinity: OpenObject | None = None
+    """Node and pod affinity, as in a pod."""
+
+    topology_spread_constraints: list[OpenObject] = Field(default=[], max_length=8)
+    """How the pods spread, as in a pod."""
+
+    runtime_class_name: _Name | None = None
+    """RuntimeClass of the pods."""
+
+    priority_class_name: _Name | None = None
+    """PriorityClass of the pods."""
+
+    scheduler_name: _Name | None = None
+    """Scheduler of the pods; the cluster's default if absent."""
+
+    image_pull_secrets: list[_Name] = Field(default=[], max_length=8)
+    """Names of Secrets with logins for image registries."""
+
+    env: Annotated[list[EnvVar], ListMap(("name",))] = Field(default=[], max_length=64)
+    """Environment variables of the engine, each name once."""
+
+    resources: Resources = Resources()
+
+    volumes: list[OpenObject] = Field(default=[], max_length=16)
+    """Further volumes, as in a pod; the names of pagefleet's own are reserved."""
+
+    volume_mounts: list[OpenObject] = Field(default=[], max_length=16)
+    """Where the further volumes are mounted in the engine's container; not under /pagefleet."""
+
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
+            f"self.env.all(e, !e.name.startsWith('PAGEFLEET_') && !(e.name in {list(RESERVED_ENV)!r}))",
+            f"`env` must not name PAGEFLEET_…, {', '.join(RESERVED_ENV[:-1])} or {RESERVED_ENV[-1]}: they are reserved",
+        ),
+        CelRule(
+            "self.env.all(e, !(has(e.value) && has(e.valueFrom)))", "`env` must have one of `value` and `valueFrom`"
+        ),
+    )
+
+
+class InferenceServiceSpec(Section, WithRules):
+    """What a user asks for."""
+
+    replicas: int = Field(default=1, ge=0, le=1000)
+    """How many replicas serve the model. `kubectl scale` and every autoscaler write this number through the scale
+    subresource; a manifest that leaves it out never resets it."""
+
+    model: ModelSpec
+
+    image: str | None = Field(default=None, min_length=1, max_length=1024)
+    """Image of the engine; the operator's default if absent. Another default rolls nothing by itself: a running service
+    keeps its image until its spec asks for a roll."""
+
+    accelerator: Accelerator = Accelerator()
+
+    kv_cache: KVCache = KVCache()
+
+    scheduling: SchedulingSettings = SchedulingSettings()
+
+    serving: Serving = Serving()
+
+    autoscaling: Autoscaling | None = None
+    """Who changes the number of replicas, and when; if absent, nothing scales by itself."""
+
+    routing: Routing = Routing()
+
+    tenancy: Tenancy = Tenancy()
+
+    rollout: Rollout = Rollout()
+
+    pod_template: PodTemplate = PodTemplate()
+
+    simulation: SimulationSettings | None = None
+    """How a simulated:// model behaves."""
+
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
+            "!has(self.simulation) || self.model.uri.startsWith('simulated://')",
+            "`simulation` must be absent unless `model.uri` is a simulated:// one",
+        ),
+        CelRule(
+            "self.kvCache.prefixSharing.mode != 'Tenant' || has(self.tenancy.apiKeysSecret)",
+            "`kvCache.prefixSharing.mode` Tenant needs `tenancy.apiKeysSecret`: tenants are told apart by their keys",
+        ),
+        CelRule(
+            "!has(self.autoscaling) || self.autoscaling.scaleToZero.mode == 'Disabled'"
+            " || self.routing.mode != 'Service'",
+            "`autoscaling.scaleToZero` needs a router, so `routing.mode` must not be Service",
+        ),
+    )
+
+
+# On the whole object: the name becomes a Service's, a label's and a host's.
+NAME_RULE = CelRule(
+    "self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    "`metadata.name` must be at most 63 lower-case letters, digits and dashes, begin with a letter and end with a"
+    " letter or digit: it names a Service",
+)

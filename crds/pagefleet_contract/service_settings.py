@@ -1,0 +1,117 @@
+"""From a resource to what its replicas run with. Pure; the operator and `pagefleet plan` use the same function."""
+
+from dataclasses import dataclass
+
+from pagefleet_contract.engine import (
+    Budget,
+    EngineConfig,
+    KVCacheSettings,
+    ModelSettings,
+    ServingSettings,
+    SimulationSettings,
+    Swap,
+)
+from pagefleet_contract.inferenceservice import InferenceServiceSpec
+from pagefleet_contract.names import MOUNT_MODEL
+
+_SIMULATED = "simulated://"
+_CLAIM = "pvc://"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """`config` is what a replica starts with; `notes` say where it is not what the spec asks, and why."""
+
+    config: EngineConfig
+    notes: tuple[str, ...]
+
+
+def is_simulated(uri: str) -> bool:
+    return uri.startswith(_SIMULATED)
+
+
+def claim_of(uri: str) -> tuple[str, str] | None:
+    """Return (claim, path below it) of a pvc:// URI, or None where it is another."""
+    if not uri.startswith(_CLAIM):
+        return None
+    claim, _, path = uri.removeprefix(_CLAIM).partition("/")
+    return claim, path.strip("/")
+
+
+def uri_in_pod(uri: str) -> str:
+    """Return the URI under which a pod finds the model: that of a claim is a path below its mount."""
+    claim = claim_of(uri)
+    if claim is None:
+        return uri
+    return f"file://{MOUNT_MODEL}/{claim[1]}".rstrip("/")
+
+
+def service_settings(name: str, spec: InferenceServiceSpec) -> ServiceSettings:
+    """Return what the replicas of the service `name` run with."""
+    notes: list[str] = []
+    model = spec.model
+    config = EngineConfig(
+        model=ModelSettings(
+            uri=model.uri,
+            revision=model.revision,
+            served_name=model.served_name or name,
+            max_length=model.max_length,
+            dtype=model.dtype,
+            kernels=model.kernels,
+        ),
+        kv_cache=_kv_cache(spec, notes),
+        scheduling=spec.scheduling,
+        serving=ServingSettings(
+            max_body_bytes=spec.serving.max_body_bytes,
+            stall_limit_seconds=spec.serving.stall_limit_seconds,
+            grammar_timeout_seconds=spec.serving.grammar_timeout_seconds,
+            vllm_metric_names=spec.serving.vllm_metric_names,
+            drain_timeout_seconds=spec.rollout.drain_timeout_seconds,
+        ),
+        simulation=spec.simulation or SimulationSettings(),
+    )
+    notes.extend(_fleet_notes(spec))
+    return ServiceSettings(config, tuple(notes))
+
+
+def effective_routing(spec: InferenceServiceSpec) -> str:
+    """Return the routing that is in force."""
+    return spec.routing.mode if spec.routing.mode == "Service" else "LeastPressure"
+
+
+def _kv_cache(spec: InferenceServiceSpec, notes: list[str]) -> KVCacheSettings:
+    asked = spec.kv_cache
+    dtype = asked.dtype
+    if dtype in ("fp8", "int8"):
+        notes.append(f"kvCache.dtype is {dtype}; this version stores keys and values in the model's dtype")
+        dtype = "auto"
+    mode = asked.swap.mode
+    if mode in ("Host", "Auto"):
+        notes.append(f"kvCache.swap.mode is {mode}; this version doesn't copy to the host, Recompute is in force")
+        mode = "Recompute"
+    if asked.swap.high_watermark_percent is not None or asked.swap.low_watermark_percent is not None:
+        notes.append("kvCache.swap's watermarks have no effect without copies to the host")
+    return KVCacheSettings.model_validate(
+        {
+            "block_size": asked.block_size,
+            "budget": Budget.model_validate(asked.budget.model_dump()),
+            "dtype": dtype,
+            "prefix_sharing": asked.prefix_sharing,
+            "swap": Swap.model_validate({"mode": mode}),
+            "watermark_percent": asked.watermark_percent,
+        }
+    )
+
+
+def _fleet_notes(spec: InferenceServiceSpec) -> list[str]:
+    notes = []
+    if spec.routing.mode in ("PrefixAware", "InferencePool"):
+        notes.append(f"routing.mode is {spec.routing.mode}; this version's router takes the least requests in flight")
+    if spec.tenancy.kv_quota_percent.default != 100:
+        notes.append("tenancy.kvQuotaPercent is not enforced by this version")
+    if spec.autoscaling is not None and spec.autoscaling.class_ != "External":
+        notes.append(
+            f"autoscaling.class is {spec.autoscaling.class_}; this version changes no number of replicas by itself,"
+            " whoever writes the scale subresource does"
+        )
+    return notes
