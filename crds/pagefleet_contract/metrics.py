@@ -288,3 +288,68 @@ RUNTIME_METRICS = (
     REQUEST_PROMPT_TOKENS,
     REQUEST_GENERATION_TOKENS,
 )
+
+# --- the router: what one front door shows
+
+ROUTER_REQUESTS = Metric(
+    "pagefleet_router_requests_total",
+    "counter",
+    "Requests that ended, by the status that the client got; 499 where it left before any.",
+    "requests",
+    ("code",),
+)
+ROUTER_IN_FLIGHT = Metric(
+    "pagefleet_router_requests_in_flight", "gauge", "Requests taken and not yet answered to the end.", "requests"
+)
+ROUTER_RETRIES = Metric(
+    "pagefleet_router_retries_total",
+    "counter",
+    "Tries of a request on another replica, by what was wrong with the one before: connect, reset, or the code of its "
+    "refusal.",
+    "requests",
+    ("reason",),
+)
+ROUTER_LOST = Metric(
+    "pagefleet_router_lost_answers_total",
+    "counter",
+    "Answers that had begun when their replica was lost, or the router's drain ended. Streams end with an error event.",
+    "requests",
+)
+ROUTER_REPLICAS = Metric(
+    "pagefleet_router_replicas",
+    "gauge",
+    "Engine pods by state: ready, draining (no new requests) and unready.",
+    "replicas",
+    ("state",),
+)
+ROUTER_TIME_TO_FIRST_BYTE = Metric(
+    "pagefleet_router_time_to_first_byte_seconds",
+    "histogram",
+    "From a request's arrival to the first byte of its answer's body.",
+    "seconds",
+    buckets=_LATENCY_BUCKETS,
+)
+ROUTER_WATCH_AGE = Metric(
+    "pagefleet_router_watch_age_seconds",
+    "gauge",
+    "Time since the Kubernetes API was last heard of. The replicas known then go on being used.",
+    "seconds",
+)
+ROUTER_BUILD_INFO = Metric(
+    "pagefleet_router_build_info",
+    "gauge",
+    "Always 1; the labels say whose front door this is, and its version.",
+    "none",
+    ("version", "service", "model_name"),
+)
+
+ROUTER_METRICS = (
+    ROUTER_REQUESTS,
+    ROUTER_IN_FLIGHT,
+    ROUTER_RETRIES,
+    ROUTER_LOST,
+    ROUTER_REPLICAS,
+    ROUTER_TIME_TO_FIRST_BYTE,
+    ROUTER_WATCH_AGE,
+    ROUTER_BUILD_INFO,
+)

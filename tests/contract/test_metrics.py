@@ -4,13 +4,15 @@ import re
 
 import pytest
 
-from pagefleet_contract.metrics import RUNTIME_METRICS, Metric
+from pagefleet_contract.metrics import ROUTER_METRICS, RUNTIME_METRICS, Metric
 
-by_name = pytest.mark.parametrize("metric", RUNTIME_METRICS, ids=lambda metric: metric.name)
+_METRICS = (*RUNTIME_METRICS, *ROUTER_METRICS)
+
+by_name = pytest.mark.parametrize("metric", _METRICS, ids=lambda metric: metric.name)
 
 
 def test_names_are_unique_with_the_aliases() -> None:
-    names = [metric.name for metric in RUNTIME_METRICS] + [a.name for m in RUNTIME_METRICS for a in m.vllm]
+    names = [metric.name for metric in _METRICS] + [a.name for m in _METRICS for a in m.vllm]
     assert len(names) == len(set(names))
 
 

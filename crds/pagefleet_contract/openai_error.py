@@ -1,0 +1,47 @@
+"""How a request is refused: OpenAI's error object, and the codes that one program writes and another one reads."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+# Answers of a replica that another replica may give otherwise: the router asks one.
+CODE_DRAINING = "draining"
+CODE_MODEL_LOADING = "model_loading"
+CODE_ENGINE_FAILED = "engine_failed"
+CODE_TOO_MANY_CONNECTIONS = "too_many_connections"
+CODE_QUEUE_FULL = "queue_full"
+
+CODE_MODEL_NOT_FOUND = "model_not_found"
+CODE_INVALID_API_KEY = "invalid_api_key"
+CODE_BODY_TOO_LARGE = "body_too_large"
+CODE_UNKNOWN_URL = "unknown_url"
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is refused."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_seconds: int | None = None
+
+
+def error_object(refusal: Refusal) -> dict[str, Any]:
+    """Return OpenAI's error object, the same in an answer and in an event of a stream."""
+    kind = _TYPES.get(refusal.status) or ("server_error" if refusal.status >= 500 else "invalid_request_error")
+    error = {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}
+    return {"error": error}
+
+
+def json_bytes(content: Any) -> bytes:
+    """Return the compact JSON of `content`, in UTF-8. Infinity and NaN are a bug of ours: they raise."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
