@@ -1,0 +1,94 @@
+"""Clients that use a service while something happens to it, and a tally of what they saw."""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+_TIMEOUT = httpx2.Timeout(120, connect=10)
+
+
+def completion(url: str, model: str, max_tokens: int = 8, headers: dict[str, str] | None = None) -> str:
+    """Return the text of one completion. Raises for anything but 200."""
+    body = {"model": model, "prompt": "one two three", "max_tokens": max_tokens}
+    answer = httpx2.post(f"{url}/v1/completions", json=body, timeout=_TIMEOUT, headers=headers)
+    answer.raise_for_status()
+    return str(answer.json()["choices"][0]["text"])
+
+
+def chat_body(model: str, max_tokens: int, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "Tell me about paging."}]
+    return {"model": model, "messages": messages, "max_tokens": max_tokens, "temperature": 0, **more}
+
+
+@dataclass
+class Tally:
+    """What the clients saw; `faults` has a line for each request that did not end well."""
+
+    ended: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, outcome: str, fault: str = "") -> None:
+        with self.lock:
+            self.ended[outcome] += 1
+            if fault:
+                self.faults.append(fault)
+
+    @property
+    def good(self) -> int:
+        return self.ended["good"]
+
+
+def stream_once(client: httpx2.Client, url: str, model: str, max_tokens: int) -> str:
+    """Read one streamed chat answer to its end. Return "" where it ended well, else what was wrong."""
+    body = chat_body(model, max_tokens, stream=True)
+    tokens, finish, done = 0, None, False
+    try:
+        with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                return f"{answer.status_code}: {answer.text[:300]}"
+            for line in answer.iter_lines():
+                if not line.startswith("data:"):
+                    continue
+                data = line.removeprefix("data:").strip()
+                if data == "[DONE]":
+                    done = True
+                    break
+                event = json.loads(data)
+                if "error" in event:
+                    return f"error event after {tokens} tokens: {event['error']}"
+                choice = event["choices"][0]
+                tokens += bool(choice["delta"].get("content"))
+                finish = choice.get("finish_reason") or finish
+    except httpx2.HTTPError as error:
+        return f"{type(error).__name__} after {tokens} tokens: {error}"
+    return "" if done and finish in ("stop", "length") else f"ended after {tokens} tokens without an end: {finish}"
+
+
+@contextmanager
+def streams(url: str, model: str, clients: int = 4, max_tokens: int = 40) -> Iterator[Tally]:
+    """Run clients that stream one answer after the other until the block ends; each finishes the one that it has."""
+    tally, stop = Tally(), threading.Event()
+
+    def work() -> None:
+        with httpx2.Client(timeout=_TIMEOUT) as client:
+            while not stop.is_set():
+                fault = stream_once(client, url, model, max_tokens)
+                tally.count("bad" if fault else "good", fault)
+
+    threads = [threading.Thread(target=work, name=f"client-{index}") for index in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield tally
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(150)
