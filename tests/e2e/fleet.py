@@ -1,0 +1,39 @@
+"""An installed pagefleet on some cluster, as the end-to-end suite uses it."""
+
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import httpx2
+
+from pagefleet_contract.names import HTTP_PORT
+from tests.e2e.cluster import Cluster
+from tests.e2e.traffic import chat_body
+
+
+@dataclass(frozen=True)
+class Fleet:
+    cluster: Cluster
+    operator_namespace: str
+
+    def url(self, namespace: str, service: str) -> str:
+        """Return where this machine reaches the service: its ClusterIP."""
+        found = self.cluster.wait_for("a Service", "Service", namespace, service, lambda now: now is not None)
+        return f"http://{found['spec']['clusterIP']}:{HTTP_PORT}"
+
+    def post(self, url: str, model: str) -> httpx2.Response:
+        """Return the answer to one short chat request, whatever it is."""
+        return httpx2.post(f"{url}/v1/chat/completions", json=chat_body(model, 4), timeout=60)
+
+    def wait_until_reachable(self, url: str, seconds: float = 60) -> None:
+        """Return once the address takes connections: behind it stands a ready router."""
+        where = urlsplit(url)
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                httpx2.get(f"{url}/health/ready", timeout=5).raise_for_status()
+                return
+            except (OSError, httpx2.HTTPError) as error:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"{where.netloc} not reachable within {seconds:g} s: {error}") from error
+                time.sleep(0.05)
