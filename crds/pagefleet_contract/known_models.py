@@ -1,0 +1,27 @@
+"""Well-known models by name: what `simulated://NAME` may name, and what a service's fit is decided from."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pagefleet_contract.known_model_table import KNOWN_MODELS
+from pagefleet_contract.model_figures import KnownModel
+
+__all__ = ["KNOWN_MODELS", "SIMULATED_SCHEME", "KnownModel", "find_known_model", "is_simulated"]
+
+SIMULATED_SCHEME = "simulated://"
+_HUB_SCHEME = "hf://"
+
+_BY_NAME: Mapping[str, KnownModel] = MappingProxyType(
+    {name.lower(): model for model in KNOWN_MODELS for name in (model.name, *model.hub_ids)}
+)
+
+
+def is_simulated(uri: str) -> bool:
+    return uri.startswith(SIMULATED_SCHEME)
+
+
+def find_known_model(uri: str) -> KnownModel | None:
+    """Return the model that `simulated://NAME`, `hf://OWNER/NAME`, a name or a hub id means; None for others."""
+    for scheme in (SIMULATED_SCHEME, _HUB_SCHEME):
+        uri = uri.removeprefix(scheme)
+    return _BY_NAME.get(uri.lower())
