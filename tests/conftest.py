@@ -1,9 +1,13 @@
 """Rules for every test: in CI a skip is a failure unless the test says why it may."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pagefleet_local.control_plane import ControlPlane
 
 # Torch's threads would spin against whatever else runs here, and tests take ten times as long; set before its import.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -23,3 +27,17 @@ def pytest_runtest_makereport(
             report.outcome = "failed"
             report.longrepr = f"skipped in CI: {reason!r}; a reason that may stand begins with {_ALLOWED!r}"
     return report
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[ControlPlane]":
+    """A real control plane without nodes: `.kubeconfig` is the administrator's, `.kubeconfig_for(...)` others'.
+
+    For tests that are marked `cluster`. It is one for the whole session: use a namespace of your own.
+    """
+    # Here and not above: a test of the engine or of a kernel needs nothing of it installed.
+    from pagefleet_local.control_plane import running
+    from tests.local.control_planes import throwaway
+
+    with running(throwaway(tmp_path_factory.mktemp("control-plane") / "state")) as started:
+        yield started

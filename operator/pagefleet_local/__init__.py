@@ -1,1 +1,1 @@
-"""The fleet on one machine: Kubernetes' own control plane and a process node. Not built yet."""
+"""The fleet on one machine: Kubernetes' own control plane and a process node."""

@@ -1,0 +1,146 @@
+"""Building programs from a Go module of ours into the cache folder, once, with what is going on said as it goes."""
+
+import hashlib
+import os
+import platform
+import re
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagefleet_local.errors import FleetError
+from pagefleet_local.locks import locked
+from pagefleet_local.toolchain import Go, find_go
+
+_NEEDED_BYTES = 5 << 30
+_SAID_EVERY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Programs of one Go module: the folder with its go.mod and go.sum, and each program's package by file name."""
+
+    module: Path
+    packages: Mapping[str, str]
+    linker_flags: str = "-s -w"
+
+
+def build(cache: Path, recipe: Recipe, report: Callable[[str], None]) -> Path:
+    """Return the folder that holds the recipe's programs; those that it lacks are built.
+
+    The folder's name says from what they were built, so that another version never stands in for this one. Two
+    commands that build at once wait for each other.
+    """
+    folder = cache / "programs" / f"{recipe.module.name}-{_stamp(recipe)}"
+    with locked(folder.with_suffix(".lock")):
+        missing = {name: package for name, package in recipe.packages.items() if not (folder / name).exists()}
+        if missing:
+            folder.mkdir(parents=True, exist_ok=True)
+            _check_space(cache)
+            _compile(find_go(cache, report), cache, folder, recipe, missing, report)
+    return folder
+
+
+def _stamp(recipe: Recipe) -> str:
+    digest = hashlib.sha256()
+    for part in ((recipe.module / "go.mod").read_bytes(), (recipe.module / "go.sum").read_bytes()):
+        digest.update(part)
+    digest.update(f"{recipe.linker_flags} {platform.machine()}".encode())
+    return digest.hexdigest()[:12]
+
+
+def _check_space(cache: Path) -> None:
+    free = shutil.disk_usage(cache).free
+    if free < _NEEDED_BYTES:
+        raise FleetError(
+            f"building Kubernetes needs {_NEEDED_BYTES >> 30} GB and {cache} has {free / 2**30:.1f}; free some, name"
+            " another folder with PAGEFLEET_CACHE, or a folder that holds the programs with --binaries"
+        )
+
+
+def _compile(
+    go: Go, cache: Path, folder: Path, recipe: Recipe, packages: Mapping[str, str], report: Callable[[str], None]
+) -> None:
+    work = cache / "go-work"
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as fresh:
+        flags = ["-trimpath", "-v", "-ldflags", recipe.linker_flags, "-o", f"{fresh}/"]
+        command = [str(go.command), "build", *flags, *packages.values()]
+        _run(command, recipe.module, _environment(go, work), Progress(", ".join(packages), report))
+        for name, package in packages.items():
+            (Path(fresh) / _built_name(package)).replace(folder / name)
+    if not go.is_users:  # gigabytes that nobody asked for; kept until now so that a build that was broken off goes on
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _built_name(package: str) -> str:
+    """Return the name that Go gives the program: the package's last part that isn't a major version."""
+    *_, before, last = package.split("/")
+    return before if re.fullmatch(r"v\d+", last) else last
+
+
+def _environment(go: Go, work: Path) -> dict[str, str]:
+    """Return the user's environment (proxies, certificates) without what would change what is built."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("GOOS", "GOARCH", "GOEXPERIMENT")}
+    own = {"GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -modcacherw"}
+    if go.is_users:
+        return kept | own
+    return kept | own | {"GOPATH": str(work / "path"), "GOCACHE": str(work / "build"), "GOENV": "off"}
+
+
+class Progress:
+    """What a build says while it goes on: how many packages are compiled, and for how long it has been at it."""
+
+    def __init__(self, what: str, report: Callable[[str], None]) -> None:
+        self._what, self._report = what, report
+        self._began = self._said = time.monotonic()
+        self._num_downloads = self._num_packages = 0
+
+    def line(self, line: str) -> None:
+        if line.startswith("go: downloading"):
+            self._num_downloads += 1
+        elif line:
+            self._num_packages += 1
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if now - self._said >= _SAID_EVERY_SECONDS:
+            self._said = now
+            done = f"{self._num_packages} packages compiled" if self._num_packages else f"{self._num_downloads} fetched"
+            self._report(f"building {self._what} (once, some minutes): {done}, {now - self._began:.0f} s")
+
+
+def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str], progress: Progress) -> None:
+    said: deque[str] = deque(maxlen=20)
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        with process:
+            assert process.stderr is not None
+            pending = b""
+            while True:
+                if not select.select([process.stderr], [], [], _SAID_EVERY_SECONDS)[0]:
+                    progress.tick()
+                    continue
+                if not (piece := os.read(process.stderr.fileno(), 65536)):
+                    break
+                *lines, pending = (pending + piece).split(b"\n")
+                for line in lines:
+                    said.append(line.decode(errors="replace"))
+                    progress.line(said[-1])
+                progress.tick()
+    except BaseException:
+        process.kill()
+        raise
+    if process.returncode != 0:
+        raise FleetError(f"`go build` failed: {_reason(said)}; run it by hand in {folder} to see all it says")
+
+
+def _reason(said: Sequence[str]) -> str:
+    """Return the line that says what went wrong, past the names of packages that are only progress."""
+    telling = [line for line in said if ":" in line and not line.startswith(("go: downloading", "# "))]
+    return (telling or list(said) or ["it said nothing"])[-1]
