@@ -186,17 +186,6 @@ KNOWN_MODELS: tuple[KnownModel, ...] = (
     _QWEN_25_7B,
     replace(
         _QWEN_25_7B,
-        name="qwen2.5-14b",
-        hub_ids=("Qwen/Qwen2.5-14B-Instruct",),
-        num_layers=48,
-        num_heads=40,
-        num_kv_heads=8,
-        hidden_size=5120,
-        intermediate_size=13824,
-        parameters=14_770_033_664,
-    ),
-    replace(
-        _QWEN_25_7B,
         name="qwen2.5-32b",
         hub_ids=("Qwen/Qwen2.5-32B-Instruct",),
         num_layers=64,
