@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from pagefleet_contract.schema_markers import CelRule, Size, WithRules
+from pagefleet_contract.schema_markers import SIZE_LENGTH, CelRule, Size, WithRules
 
-_QUANTITY = re.compile(r"^([0-9]+)(Ki|Mi|Gi|Ti|k|M|G|T)?$")
+_QUANTITY = re.compile(r"([0-9]+)(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _MULTIPLIERS = {
     "": 1,
     "k": 10**3,
@@ -31,7 +31,7 @@ def quantity_bytes(text: str) -> int:
 
     Raises ValueError where the text is no whole number with an optional binary or decimal suffix.
     """
-    match = _QUANTITY.match(text)
+    match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(
             f"{text!r} is not a size; write whole bytes or a number with Ki, Mi, Gi, Ti, k, M, G or T, such as 64Gi"
@@ -44,7 +44,7 @@ def _checked_quantity(text: str) -> str:
     return text
 
 
-Quantity = Annotated[str, AfterValidator(_checked_quantity), Size()]
+Quantity = Annotated[str, Field(max_length=SIZE_LENGTH), AfterValidator(_checked_quantity), Size()]
 
 
 class Section(BaseModel):
@@ -61,6 +61,8 @@ class Section(BaseModel):
 
 
 class ModelSettings(Section):
+    """The model and how it is loaded."""
+
     uri: str = Field(min_length=1)
     """Where the model is: hf://OWNER/NAME, file://PATH, package://DISTRIBUTION[/PATH], or a plain path
     to a Hugging Face directory or a GGUF file."""
@@ -116,6 +118,8 @@ class Budget(Section, WithRules):
 
 
 class Retention(Section):
+    """How long cached blocks that nothing uses are kept."""
+
     policy: Literal["LRU"] = "LRU"
     """Which cached block goes first when room is needed: the one unused for longest."""
 
@@ -124,6 +128,8 @@ class Retention(Section):
 
 
 class PrefixSharing(Section):
+    """Whether requests that begin alike share KV blocks."""
+
     mode: Literal["Disabled", "Service", "Tenant"] = "Service"
     """Who may share the KV of equal prompt beginnings: nobody, every request of this service, or only
     requests of the same tenant (API key)."""
@@ -132,12 +138,16 @@ class PrefixSharing(Section):
 
 
 class Swap(Section):
+    """What happens when KV memory ends."""
+
     mode: Literal["Disabled", "Recompute"] = "Recompute"
     """What happens when KV memory ends. Recompute frees the youngest request's blocks and computes them
     again later. Disabled never moves a running request: admission reserves maxLength for each."""
 
 
 class KVCacheSettings(Section):
+    """The paged KV cache."""
+
     block_size: Literal[1, 2, 4, 8, 16, 32, 64, 128] = 16
     """Tokens in a KV block (page); a power of two."""
 
@@ -156,6 +166,8 @@ class KVCacheSettings(Section):
 
 
 class SchedulingSettings(Section):
+    """How requests wait and run together."""
+
     max_sequences: int = Field(default=256, ge=1, le=4096)
     """Most sequences that run at the same time (a request with n choices counts n)."""
 
@@ -178,6 +190,8 @@ class SchedulingSettings(Section):
 
 
 class ServingSettings(Section):
+    """The API that the server answers."""
+
     api_keys_file: str | None = None
     """File with one tenant's API key per line, as KEY or NAME=KEY; without it the API is open."""
 

@@ -4,7 +4,7 @@ The CRD is rendered from these models, and the operator parses what the API serv
 engine of this version can't do yet may be asked for; `service_settings` says what is in force instead.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,19 +17,13 @@ from pagefleet_contract.engine import (
     Section,
     SimulationSettings,
 )
-from pagefleet_contract.schema_markers import CelRule, ListMap, Open, WithRules
-
-# An object or list that Kubernetes defines; the API server checks it when the Deployment is applied.
-OpenObject = Annotated[dict[str, Any], Open()]
-
-_Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-_LabelText = Annotated[str, Field(max_length=253)]
-
-RESERVED_ENV = ("POD_NAME", "POD_NAMESPACE", "POD_IP", "HOME", "TMPDIR", "KUBECONFIG")
-RESERVED_VOLUMES = ("config", "live", "keys", "model", "cache", "tmp")
+from pagefleet_contract.pod_template import PodTemplate, ResourceName
+from pagefleet_contract.schema_markers import CelRule, WithRules
 
 
 class ModelSpec(ModelSettings, WithRules):
+    """The model that is served."""
+
     uri: str = Field(
         min_length=1,
         max_length=1024,
@@ -48,11 +42,11 @@ class ModelSpec(ModelSettings, WithRules):
     """Longest request in tokens, prompt and answer together; if absent, the model's own. Cut to what
     the KV budget holds; `status.effective` says so."""
 
-    credentials_secret: _Name | None = None
+    credentials_secret: ResourceName | None = None
     """Secret whose entries become environment variables of the engine, for models that need a login: HF_TOKEN for
     hf://, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the like for s3://."""
 
-    cache_claim: _Name | None = None
+    cache_claim: ResourceName | None = None
     """PersistentVolumeClaim that keeps downloaded and converted models; if absent, each pod keeps its own for as long
     as it lives."""
 
@@ -68,7 +62,9 @@ class ModelSpec(ModelSettings, WithRules):
     )
 
 
-class Accelerator(Section, WithRules):
+class Accelerator(Section):
+    """What each replica computes on."""
+
     resource: str = Field(
         default="nvidia.com/gpu",
         min_length=1,
@@ -87,6 +83,8 @@ class Accelerator(Section, WithRules):
 
 
 class Swap(Section, WithRules):
+    """What happens when KV memory ends."""
+
     mode: Literal["Disabled", "Recompute", "Host", "Auto"] = "Recompute"
     """What happens when KV memory ends. Recompute frees the youngest request's blocks and computes them again later,
     Host copies them to host memory, Auto takes what is cheaper for each. Disabled never moves a running request:
@@ -107,6 +105,11 @@ class Swap(Section, WithRules):
             "`hostMemory` must be given where `mode` is Host or Auto, and only there",
         ),
         CelRule(
+            "!(has(self.highWatermarkPercent) || has(self.lowWatermarkPercent))"
+            " || self.mode == 'Host' || self.mode == 'Auto'",
+            "`highWatermarkPercent` and `lowWatermarkPercent` must be absent unless `mode` is Host or Auto",
+        ),
+        CelRule(
             "!has(self.highWatermarkPercent) || !has(self.lowWatermarkPercent)"
             " || self.lowWatermarkPercent < self.highWatermarkPercent",
             "`lowWatermarkPercent` must be less than `highWatermarkPercent`",
@@ -115,7 +118,7 @@ class Swap(Section, WithRules):
 
 
 class KVCache(KVCacheSettings):
-    """The engine's settings and what only a fleet of a later version honours."""
+    """The paged KV cache of each replica."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8", "int8"] = "auto"  # type: ignore[assignment]
     """Type of the stored keys and values; auto is the model's dtype."""
@@ -126,6 +129,8 @@ class KVCache(KVCacheSettings):
 
 
 class ScaleUp(Section):
+    """How replicas are added."""
+
     stabilization_seconds: int = Field(default=0, ge=0, le=3600)
     """How long pressure must last before replicas are added, in seconds."""
 
@@ -134,6 +139,8 @@ class ScaleUp(Section):
 
 
 class ScaleDown(Section):
+    """How replicas are taken away."""
+
     stabilization_seconds: int = Field(default=300, ge=0, le=86_400)
     """How long the pressure must have been low before a replica is taken away, in seconds."""
 
@@ -142,6 +149,8 @@ class ScaleDown(Section):
 
 
 class ScaleToZero(Section):
+    """Whether an idle service keeps a replica."""
+
     mode: Literal["Disabled", "Enabled"] = "Disabled"
     """Whether a service without requests may have no replica at all."""
 
@@ -150,6 +159,8 @@ class ScaleToZero(Section):
 
 
 class Autoscaling(Section, WithRules):
+    """Who changes the number of replicas, and when."""
+
     class_: Literal["Builtin", "HPA", "KEDA", "External"] = Field(default="Builtin", alias="class")
     """Who decides the number of replicas. Each of them writes it through the scale subresource."""
 
@@ -182,6 +193,8 @@ class Autoscaling(Section, WithRules):
 
 
 class Routing(Section):
+    """How requests find a replica."""
+
     mode: Literal["LeastPressure", "PrefixAware", "Service", "InferencePool"] = "LeastPressure"
     """How requests find a replica. LeastPressure takes the replica with the fewest requests in flight; PrefixAware
     prefers one that has the beginning of the prompt; Service has no router of its own, the engine pods stand behind
@@ -192,12 +205,16 @@ class Routing(Section):
 
 
 class KVQuotaPercent(Section):
+    """How much of the KV cache one tenant may hold."""
+
     default: int = Field(default=100, ge=1, le=100)
-    """Share of the KV blocks that one tenant's running requests may hold, in percent."""
+    """Share of the KV blocks that the running requests of one tenant may hold, in percent."""
 
 
 class Tenancy(Section):
-    api_keys_secret: _Name | None = None
+    """Who may use the service, and how much of it."""
+
+    api_keys_secret: ResourceName | None = None
     """Secret with one entry per tenant: the entry's name is the tenant's, its value the API key. Without it the API is
     open to everybody who reaches it."""
 
@@ -205,6 +222,8 @@ class Tenancy(Section):
 
 
 class Rollout(Section, WithRules):
+    """How a change of the spec reaches the replicas."""
+
     max_surge: int = Field(default=1, ge=0, le=100)
     """Replicas that a roll may have beyond `replicas`. Where no accelerator is free for one, a replica goes first, and
     `status.rollout` says so."""
@@ -222,6 +241,8 @@ class Rollout(Section, WithRules):
 
 
 class Serving(Section):
+    """The API that each replica serves."""
+
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024, le=2**30)
     """Largest request body, in bytes; a larger one is answered with 413."""
 
@@ -237,87 +258,6 @@ class Serving(Section):
     start_timeout_seconds: int | None = Field(default=None, ge=1, le=604_800)
     """Longest time that a replica may take to load, in seconds; then it is restarted. No limit if absent: a replica
     that makes progress is left alone."""
-
-
-class EnvVar(Section):
-    name: str = Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
-    """Name of the variable; those that pagefleet sets itself are reserved."""
-
-    value: str | None = Field(default=None, max_length=32_768)
-    """Its value; $(NAME) stands for a variable that comes earlier."""
-
-    value_from: OpenObject | None = None
-    """Where its value comes from, as in a container: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef."""
-
-
-class Resources(Section, WithRules):
-    requests: dict[str, str] = Field(default={}, max_length=8)
-    """What a replica asks for beside its accelerator, such as cpu: "4" and memory: 16Gi."""
-
-    limits: dict[str, str] = Field(default={}, max_length=8)
-    """What a replica may take at most."""
-
-    cel_rules: ClassVar[tuple[CelRule, ...]] = (
-        CelRule(
-            "self.requests.all(k, !k.contains('/')) && self.limits.all(k, !k.contains('/'))",
-            "accelerators must be asked for in `spec.accelerator`",
-        ),
-    )
-
-
-class PodTemplate(Section, WithRules):
-    """What is laid over the engine's pods."""
-
-    labels: dict[str, _LabelText] = Field(default={}, max_length=32)
-    """Labels of the pods; pagefleet's own can't be replaced."""
-
-    annotations: dict[str, Annotated[str, Field(max_length=16_384)]] = Field(default={}, max_length=32)
-    """Annotations of the pods; pagefleet's own can't be replaced."""
-
-    node_selector: dict[str, _LabelText] = Field(default={}, max_length=32)
-    """Labels that a node must have."""
-
-    tolerations: list[OpenObject] = Field(default=[], max_length=32)
-    """Taints that the pods bear, as in a pod."""
-
-    affinity: OpenObject | None = None
-    """Node and pod affinity, as in a pod."""
-
-    topology_spread_constraints: list[OpenObject] = Field(default=[], max_length=8)
-    """How the pods spread, as in a pod."""
-
-    runtime_class_name: _Name | None = None
-    """RuntimeClass of the pods."""
-
-    priority_class_name: _Name | None = None
-    """PriorityClass of the pods."""
-
-    scheduler_name: _Name | None = None
-    """Scheduler of the pods; the cluster's default if absent."""
-
-    image_pull_secrets: list[_Name] = Field(default=[], max_length=8)
-    """Names of Secrets with logins for image registries."""
-
-    env: Annotated[list[EnvVar], ListMap(("name",))] = Field(default=[], max_length=64)
-    """Environment variables of the engine, each name once."""
-
-    resources: Resources = Resources()
-
-    volumes: list[OpenObject] = Field(default=[], max_length=16)
-    """Further volumes, as in a pod; the names of pagefleet's own are reserved."""
-
-    volume_mounts: list[OpenObject] = Field(default=[], max_length=16)
-    """Where the further volumes are mounted in the engine's container; not under /pagefleet."""
-
-    cel_rules: ClassVar[tuple[CelRule, ...]] = (
-        CelRule(
-            f"self.env.all(e, !e.name.startsWith('PAGEFLEET_') && !(e.name in {list(RESERVED_ENV)!r}))",
-            f"`env` must not name PAGEFLEET_…, {', '.join(RESERVED_ENV[:-1])} or {RESERVED_ENV[-1]}: they are reserved",
-        ),
-        CelRule(
-            "self.env.all(e, !(has(e.value) && has(e.valueFrom)))", "`env` must have one of `value` and `valueFrom`"
-        ),
-    )
 
 
 class InferenceServiceSpec(Section, WithRules):

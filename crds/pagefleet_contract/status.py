@@ -36,22 +36,22 @@ class Effective(Section):
     max_length: int | None = None
     """Longest request in tokens."""
 
-    dtype: str | None = None
+    dtype: str | None = Field(default=None, max_length=32)
     """Type of the weights."""
 
-    kv_dtype: str | None = None
+    kv_dtype: str | None = Field(default=None, max_length=32)
     """Type of the stored keys and values."""
 
     block_size: int | None = None
     """Tokens in a KV block."""
 
-    swap_mode: str | None = None
+    swap_mode: str | None = Field(default=None, max_length=32)
     """What happens when KV memory ends."""
 
-    routing_mode: str | None = None
+    routing_mode: str | None = Field(default=None, max_length=32)
     """How requests find a replica."""
 
-    image: str | None = None
+    image: str | None = Field(default=None, max_length=1024)
     """The engine's image."""
 
     notes: list[Annotated[str, Field(max_length=2048)]] = Field(default=[], max_length=32)
@@ -137,13 +137,13 @@ class InferenceServiceStatus(Section):
     ready_replicas: int | None = None
     """Pods that have produced a token and answer."""
 
-    selector: str | None = None
+    selector: str | None = Field(default=None, max_length=1024)
     """Labels of the engine's pods, for the scale subresource."""
 
-    url: str | None = None
+    url: str | None = Field(default=None, max_length=1024)
     """Where clients in the cluster reach the service."""
 
-    model: str | None = None
+    model: str | None = Field(default=None, max_length=1024)
     """The name that clients send as `model`."""
 
     effective: Effective | None = None
