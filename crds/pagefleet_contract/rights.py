@@ -1,0 +1,43 @@
+"""What the operator and the routers may do in a cluster, verb by verb. The chart renders roles from this table, and a
+test compares the verbs that were used with it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pagefleet_contract.names import GROUP, PLURAL
+
+# Where a right is needed: in each namespace that is looked after, or in the operator's own.
+Place = Literal["watched", "own"]
+
+_CHILD_VERBS = ("create", "delete", "get", "list", "patch", "watch")
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Verbs on resources of one API group. `named` holds where only the operator's own Lease is meant."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    place: Place = "watched"
+    named: bool = False
+    optional: bool = False  # only where the settings ask for it
+
+
+OPERATOR_RIGHTS = (
+    Right(GROUP, (PLURAL,), ("get", "list", "watch")),
+    Right(GROUP, (f"{PLURAL}/status",), ("patch",)),
+    # Asked for by clusters that guard owner references (OwnerReferencesPermissionEnforcement).
+    Right(GROUP, (f"{PLURAL}/finalizers",), ("update",)),
+    Right("apps", ("deployments",), _CHILD_VERBS),
+    Right("", ("configmaps", "services"), _CHILD_VERBS),
+    Right("policy", ("poddisruptionbudgets",), _CHILD_VERBS),
+    Right("networking.k8s.io", ("networkpolicies",), _CHILD_VERBS),
+    Right("", ("pods",), ("get", "list", "patch", "watch")),
+    Right("", ("events",), ("create", "list", "patch")),
+    Right("monitoring.coreos.com", ("podmonitors",), ("create", "delete", "get", "patch"), optional=True),
+    Right("coordination.k8s.io", ("leases",), ("get", "list", "patch", "watch"), place="own", named=True),
+)
+
+# Each router finds its replicas by watching their pods.
+ROUTER_RIGHTS = (Right("", ("pods",), ("get", "list", "watch")),)
