@@ -49,8 +49,9 @@ def build(cache: Path, recipe: Recipe, report: Callable[[str], None]) -> Path:
 
 def _stamp(recipe: Recipe) -> str:
     digest = hashlib.sha256()
-    for part in ((recipe.module / "go.mod").read_bytes(), (recipe.module / "go.sum").read_bytes()):
-        digest.update(part)
+    own = sorted(recipe.module.rglob("*.go"))
+    for file in (recipe.module / "go.mod", recipe.module / "go.sum", *own):
+        digest.update(file.read_bytes())
     digest.update(f"{recipe.linker_flags} {platform.machine()}".encode())
     return digest.hexdigest()[:12]
 
@@ -59,7 +60,7 @@ def _check_space(cache: Path) -> None:
     free = shutil.disk_usage(cache).free
     if free < _NEEDED_BYTES:
         raise FleetError(
-            f"building Kubernetes needs {_NEEDED_BYTES >> 30} GB and {cache} has {free / 2**30:.1f}; free some, name"
+            f"building Go programs needs {_NEEDED_BYTES >> 30} GB and {cache} has {free / 2**30:.1f}; free some, name"
             " another folder with PAGEFLEET_CACHE, or a folder that holds the programs with --binaries"
         )
 

@@ -3,7 +3,6 @@
 No compiler, no matching CPU or a failed compilation is an answer, not an exception: the caller falls back and says so.
 """
 
-import argparse
 import ctypes
 import hashlib
 import os
@@ -15,9 +14,11 @@ from pathlib import Path
 
 import torch
 
-from pagefleet_kernels.cpu.targets import NATIVE, X86_TARGETS, Target, choose_target, this_machine
+from pagefleet_kernels.cpu.targets import X86_TARGETS, Target, choose_target, this_machine
 
 _SOURCES = Path(__file__).parent
+# What an image's build has compiled for every target: an image has no compiler, and no folder that it may write to.
+INSTALLED = _SOURCES / "compiled"
 # No errno and no traps, so that loops become vectors; NaN and infinities keep their meaning (no -ffast-math).
 _FLAGS = (
     "-std=c++17",
@@ -57,7 +58,8 @@ def default_cache() -> Path:
 
 
 def load_library(cache: Path | None = None, target: Target | None = None) -> CpuLibrary | CpuUnavailable:
-    """Return the library for this CPU, compiled into `cache` (the user's cache folder if None) unless it lies there.
+    """Return the library for this CPU: the installed one, else the one in `cache` (None: the user's cache
+    folder), compiled if it isn't there.
 
     `target` forces a compilation other than the best one that the CPU can run.
     """
@@ -66,7 +68,9 @@ def load_library(cache: Path | None = None, target: Target | None = None) -> Cpu
     if chosen is None or not chosen.needs <= cpu_flags:
         missing = sorted((chosen or X86_TARGETS[-1]).needs - cpu_flags)
         return CpuUnavailable(f"the CPU lacks {', '.join(missing)}, which {(chosen or X86_TARGETS[-1]).name} needs")
-    path = (cache or default_cache()) / library_name(chosen)
+    path = INSTALLED / library_name(chosen)
+    if not path.exists():
+        path = (cache or default_cache()) / library_name(chosen)
     if not path.exists():
         failure = compile_library(chosen, path)
         if failure is not None:
@@ -117,21 +121,3 @@ def _load(path: Path) -> ctypes.CDLL:
     functions.pagefleet_rms_norm.argtypes = (_ADDRESS, _LONG, *[_ADDRESS] * 3, _LONG, _INT, _INT, _FLOAT, _INT)
     functions.pagefleet_gated_activation.argtypes = (_ADDRESS, _LONG, _ADDRESS, _LONG, _INT, _INT, _INT, _INT)
     return functions
-
-
-def main() -> None:
-    """Compile every target into a folder, as an image build does."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    machine, _ = this_machine()
-    for target in X86_TARGETS if choose_target(machine, frozenset()) is not NATIVE else (NATIVE,):
-        path = folder / library_name(target)
-        failure = None if path.exists() else compile_library(target, path)
-        if failure is not None:
-            raise SystemExit(failure)
-        print(path)
-
-
-if __name__ == "__main__":
-    main()
