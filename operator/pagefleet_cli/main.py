@@ -7,12 +7,16 @@ from typing import NoReturn
 
 import typer
 
+from pagefleet_cli import fleet_commands
+from pagefleet_local.errors import FleetError
+
 app = typer.Typer(
     name="pagefleet",
-    help="Serve language models from a paged KV cache.",
+    help="Serve language models from a paged KV cache, one server or a fleet of them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 
@@ -34,5 +38,11 @@ def version() -> None:
     typer.echo(f"pagefleet {distribution_version('pagefleet')}")
 
 
+fleet_commands.register(app)
+
+
 def main() -> None:
-    app()
+    try:
+        app()
+    except FleetError as error:
+        sys.exit(f"pagefleet: {error}")

@@ -1,0 +1,233 @@
+"""The commands about fleets: the local one goes up and down, and services are looked at and changed anywhere.
+
+What takes long to import is imported where it is used: help must answer at once.
+"""
+
+import os
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from pagefleet_cli.console import Console
+from pagefleet_cli.options import AllNamespaces, Kubeconfig, Namespace, Service, Services, State, Timeout
+
+if TYPE_CHECKING:
+    from pagefleet_cli.cluster import Cluster
+    from pagefleet_local.fleet import Fleet
+    from pagefleet_local.fleet_folder import FleetFolder
+
+
+class Output(StrEnum):
+    TABLE, WIDE, JSON, YAML, NAME = "table", "wide", "json", "yaml", "name"
+
+
+class Component(StrEnum):
+    ENGINE, ROUTER = "engine", "router"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands, in the order in which a person meets them."""
+    passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+    for command in (up, get, wait, logs, scale, delete, down, kubeconfig):
+        app.command()(command)
+    app.command(context_settings=passes_on, add_help_option=False, options_metavar="[ARGS...]")(kubectl)
+    app.command()(crd)
+
+
+def up(
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="Manifests to apply.")] = None,
+    state: State = None,
+    binaries: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where kube-apiserver, etcd and so on are; built if not given."),
+    ] = None,
+    timeout: Timeout = 900,
+) -> None:
+    """Start the fleet on this machine, apply the files, and wait until their services are ready."""
+    from pagefleet_cli.cluster import Cluster
+    from pagefleet_cli.services import curl, local_url, wait_until_ready
+
+    console, began = Console(), time.monotonic()
+    folder = _folder(state)
+    applied = _fleet(folder, console).up(files or [], binaries)
+    cluster = Cluster(folder.kubeconfig)
+    for each in applied:
+        namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
+        service = wait_until_ready(cluster, namespace, name, timeout, console)
+        console.done(f"{name} is ready, {time.monotonic() - began:.1f} s after the start")
+        if url := local_url(cluster, namespace, name):
+            print(f"{url}\n  {curl(url, service)}", flush=True)
+    option = "" if state is None else f" --state {state}"
+    print(f"  kubectl --kubeconfig {folder.kubeconfig} get inferenceservices --all-namespaces")
+    print(f"  pagefleet down{option}      # stops it all; `pagefleet up{option}` goes on from there")
+
+
+def get(
+    services: Annotated[list[str] | None, typer.Argument(metavar="SERVICE", help="Only these.")] = None,
+    namespace: Namespace = "default",
+    all_namespaces: AllNamespaces = False,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How they are shown.")] = Output.TABLE,
+    state: State = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show services."""
+    from pagefleet_cli.printing import as_json, as_names, as_table, as_yaml
+
+    if services and all_namespaces:
+        raise typer.BadParameter("name services or --all-namespaces, not both")
+    cluster, where = _cluster(state, kubeconfig), None if all_namespaces else namespace
+    names: list[str | None] = [*services] if services else [None]
+    if output in (Output.TABLE, Output.WIDE):
+        tables = [cluster.table(where, name) for name in names]
+        table = tables[0] | {"rows": [row for each in tables for row in each["rows"]]}
+        if not table["rows"]:
+            print(f"no services in {'any namespace' if where is None else where}", file=sys.stderr)
+            return
+        print(as_table(table, wide=output is Output.WIDE, with_namespace=all_namespaces))
+        return
+    found = [cluster.services(where, name) for name in names]
+    shown = found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}
+    print({Output.JSON: as_json, Output.YAML: as_yaml, Output.NAME: as_names}[output](shown))
+
+
+def wait(
+    services: Services,
+    namespace: Namespace = "default",
+    timeout: Timeout = 600,
+    state: State = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Wait until services are ready with their newest spec."""
+    from pagefleet_cli.services import wait_until_ready
+
+    cluster, console, deadline = _cluster(state, kubeconfig), Console(), time.monotonic() + timeout
+    for name in services:
+        wait_until_ready(cluster, namespace, name, max(deadline - time.monotonic(), 0.001), console)
+        console.clear()
+        print(f"{name} is ready", flush=True)
+
+
+def logs(
+    service: Service,
+    namespace: Namespace = "default",
+    component: Annotated[Component, typer.Option("--component", "-c", help="Whose logs.")] = Component.ENGINE,
+    pod: Annotated[str | None, typer.Option(help="Only this pod's.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    tail: Annotated[int | None, typer.Option(help="Only so many last lines.", min=0)] = None,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Of the container before its restart.")] = False,
+    state: State = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show what a service's pods have written."""
+    from pagefleet_cli import services
+    from pagefleet_local.errors import FleetError
+
+    cluster = _cluster(state, kubeconfig)
+    found = cluster.pods(namespace, service, component)
+    pods = [each for each in found if pod is None or each["metadata"]["name"] == pod]
+    if not pods:
+        cluster.services(namespace, service)  # says so if there is no such service
+        names = ", ".join(each["metadata"]["name"] for each in found) or "none"
+        raise FleetError(f"{service} has no {component} pod{f' {pod}' if pod else ''}; there are: {names}")
+    query = ({"tailLines": str(tail)} if tail is not None else {}) | ({"previous": "true"} if previous else {})
+    for line in services.logs(cluster, namespace, pods, query, follow=follow):
+        print(line, flush=follow)
+
+
+def scale(
+    service: Service,
+    replicas: Annotated[int, typer.Argument(help="How many replicas.", min=0)],
+    namespace: Namespace = "default",
+    state: State = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Change the number of replicas; it stays until somebody changes it again."""
+    _cluster(state, kubeconfig).scale(namespace, service, replicas)
+    print(f"{service} goes to {replicas} replicas; `pagefleet wait {service}` waits for them")
+
+
+def delete(
+    services: Services,
+    namespace: Namespace = "default",
+    wait: Annotated[bool, typer.Option(help="Return when their pods are gone.")] = True,
+    timeout: Timeout = 900,
+    state: State = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Delete services. Their running requests finish first, within the drain timeout."""
+    from pagefleet_cli.services import wait_until_gone
+
+    cluster, console, deadline = _cluster(state, kubeconfig), Console(), time.monotonic() + timeout
+    for name in services:
+        cluster.delete(namespace, name)
+    for name in services:
+        if wait:
+            wait_until_gone(cluster, namespace, name, max(deadline - time.monotonic(), 0.001), console)
+            console.clear()
+        print(f"{name} deleted", flush=True)
+
+
+def down(
+    state: State = None,
+    purge: Annotated[bool, typer.Option("--purge", help="Also remove its data: services, keys, logs.")] = False,
+) -> None:
+    """Stop the local fleet. What it is stays: `pagefleet up` goes on from there."""
+    folder, console = _folder(state), Console()
+    ran = _fleet(folder, console).down()
+    console.clear()
+    print(f"stopped {', '.join(ran)}" if ran else f"nothing ran in {folder.path}")
+    if purge:
+        folder.purge()
+        print(f"removed {folder.path}")
+
+
+def kubeconfig(state: State = None) -> None:
+    """Print the path of the local fleet's kubeconfig: `export KUBECONFIG=$(pagefleet kubeconfig)`."""
+    from pagefleet_local.errors import FleetError
+
+    file = _folder(state).kubeconfig
+    if not file.exists():
+        raise FleetError(f"there is no {file}; `pagefleet up` makes it")
+    print(file)
+
+
+def kubectl(context: typer.Context) -> NoReturn:
+    """Run kubectl on the local fleet: `pagefleet kubectl get pods -A`."""
+    from pagefleet_local.tools import KUBECTL
+
+    commands = _fleet(_folder(None), Console()).commands()
+    program = str(commands.tools[KUBECTL])
+    os.execve(program, [program, *context.args], os.environ | {"KUBECONFIG": str(commands.kubeconfig)})
+
+
+def crd() -> None:
+    """Print the CustomResourceDefinition of InferenceService: `pagefleet crd | kubectl apply -f -`."""
+    import yaml
+
+    from pagefleet_contract.crd import custom_resource_definition
+
+    print(yaml.safe_dump(custom_resource_definition(), sort_keys=False), end="")
+
+
+def _folder(state: Path | None) -> "FleetFolder":
+    from pagefleet_local.fleet_folder import FleetFolder
+    from pagefleet_local.folders import state_folder
+
+    return FleetFolder((state or state_folder(os.environ)).absolute())
+
+
+def _fleet(folder: "FleetFolder", console: Console) -> "Fleet":
+    from pagefleet_local.fleet import Fleet
+    from pagefleet_local.folders import cache_folder
+
+    return Fleet(folder, cache_folder(os.environ), os.environ, console)
+
+
+def _cluster(state: Path | None, kubeconfig: Path | None) -> "Cluster":
+    from pagefleet_cli.cluster import Cluster
+
+    return Cluster(kubeconfig or _folder(state).kubeconfig)

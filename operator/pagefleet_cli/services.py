@@ -1,0 +1,103 @@
+"""What the commands do with services that exist: wait for them, follow their logs, and say where they answer."""
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pagefleet_cli.cluster import Cluster, NotFound
+from pagefleet_cli.console import Console
+from pagefleet_cli.readiness import readiness
+from pagefleet_contract.names import HTTP_PORT
+from pagefleet_local.errors import FleetError
+from pagefleet_local.waiting import attempts
+
+Object = dict[str, Any]
+_PAUSE_SECONDS = 0.25
+
+
+def wait_until_ready(cluster: Cluster, namespace: str, name: str, seconds: float, console: Console) -> Object:
+    """Return the service once it is ready; raise with its own words when it is refused or time is up."""
+    text = "not looked at yet"
+    for _ in attempts(seconds, _PAUSE_SECONDS):
+        service = cluster.services(namespace, name)
+        now = readiness(service)
+        if now.is_ready:
+            return service
+        if now.refused:
+            raise FleetError(f"{name} can't become ready: {now.text}")
+        text = now.text
+        console.doing(f"{name}: {text}")
+    raise FleetError(f"{name} is not ready after {seconds:.0f} s: {text}; see `pagefleet logs {name} -n {namespace}`")
+
+
+def wait_until_gone(cluster: Cluster, namespace: str, name: str, seconds: float, console: Console) -> None:
+    """Return when neither the service nor a pod of it is left."""
+    for _ in attempts(seconds, _PAUSE_SECONDS):
+        pods = cluster.pods(namespace, name)
+        if not pods and not _exists(cluster, namespace, name):
+            return
+        console.doing(f"{name}: {len(pods)} pods left")
+    raise FleetError(f"{name} is not gone after {seconds:.0f} s; `pagefleet kubectl get pods -n {namespace}` says why")
+
+
+def _exists(cluster: Cluster, namespace: str, name: str) -> bool:
+    try:
+        cluster.services(namespace, name)
+    except NotFound:
+        return False
+    return True
+
+
+def local_url(cluster: Cluster, namespace: str, name: str) -> str | None:
+    """Return where this machine reaches the service of a local fleet."""
+    door = cluster.front_door(namespace, name)
+    return f"http://{door['spec']['clusterIP']}:{HTTP_PORT}" if door else None
+
+
+def curl(url: str, service: Object) -> str:
+    """Return a command that asks the service something, ready to be pasted."""
+    spec = service["spec"]
+    model = spec["model"].get("servedName") or service["metadata"]["name"]
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is a poem?"}], "max_tokens": 64})
+    key = ' -H "authorization: Bearer $API_KEY"' if spec.get("tenancy", {}).get("apiKeysSecret") else ""
+    return f"curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'"
+
+
+def logs(
+    cluster: Cluster, namespace: str, pods: Sequence[Object], query: Mapping[str, str], *, follow: bool
+) -> Iterator[str]:
+    """Yield the lines of the pods' logs: one pod after the other, or as they come when they are followed."""
+    names = [str(pod["metadata"]["name"]) for pod in pods]
+    prefixes = {name: f"{name} | " if len(names) > 1 else "" for name in names}
+    if not follow:
+        for name in names:
+            yield from (f"{prefixes[name]}{line}" for line in cluster.log_lines(namespace, name, query))
+        return
+    lines: queue.SimpleQueue[str | FleetError | None] = queue.SimpleQueue()
+
+    def pump(name: str) -> None:
+        try:
+            for line in cluster.log_lines(namespace, name, {**query, "follow": "true"}):
+                lines.put(f"{prefixes[name]}{line}")
+            lines.put(None)
+        except FleetError as error:
+            lines.put(error)
+
+    for name in names:
+        threading.Thread(target=pump, args=(name,), daemon=True).start()
+    num_open = len(names)
+    while num_open:
+        line = lines.get()
+        if isinstance(line, FleetError):
+            raise line
+        if line is None:
+            num_open -= 1
+        else:
+            yield line
+
+
+def elapsed(since: float) -> str:
+    return f"{time.monotonic() - since:.1f} s"
