@@ -73,6 +73,7 @@ class Processes:
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
+                    *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()),
                 ],
             )
         except OSError as error:
@@ -123,6 +124,19 @@ def _born(pid: int) -> str:
         return ""
     state, ticks = fields[0], fields[19]
     return "" if state in "ZX" else f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}:{ticks}"
+
+
+def _inheritable() -> list[int]:
+    """Return what the command's caller left open: a pipe that a program holds would never end for its reader."""
+    found = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [descriptor for descriptor in found if descriptor > 2 and _is_inheritable(descriptor)]
+
+
+def _is_inheritable(descriptor: int) -> bool:
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:  # the one that listed them
+        return False
 
 
 @contextlib.contextmanager
