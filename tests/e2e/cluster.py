@@ -67,6 +67,19 @@ class Cluster:
             group, version, namespace, "inferenceservices", name, {"spec": {"replicas": replicas}}
         )
 
+    def evict(self, namespace: str, pod: str) -> None:
+        body = client.V1Eviction(metadata=client.V1ObjectMeta(name=pod, namespace=namespace))
+        self._core.create_namespaced_pod_eviction(pod, namespace, body)
+
+    def set_capacity(self, node: str, resource: str, count: int | None) -> None:
+        """Give a node an extended resource, as a device plugin would; None takes it away."""
+        value = None if count is None else str(count)
+        self._of("Node", "v1").status.patch(
+            name=node,
+            body={"status": {"capacity": {resource: value}, "allocatable": {resource: value}}},
+            content_type="application/merge-patch+json",
+        )
+
     def delete(self, kind: str, namespace: str | None, name: str, version: str = "", **options: Any) -> None:
         """Ask for deletion; an object that isn't there is fine."""
         try:

@@ -1,6 +1,9 @@
 """An installed pagefleet on some cluster, as the end-to-end suite uses it."""
 
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -37,3 +40,28 @@ class Fleet:
                 if time.monotonic() > deadline:
                     raise AssertionError(f"{where.netloc} not reachable within {seconds:g} s: {error}") from error
                 time.sleep(0.05)
+
+    def wait_for_in_flight(self, namespace: str, service: str, count: int, seconds: float = 30) -> None:
+        """Return once the service's router has at least `count` requests in flight."""
+        deadline = time.monotonic() + seconds
+        while self._in_flight(self.url(namespace, service)) < count:
+            assert time.monotonic() < deadline, f"never {count} requests in flight within {seconds:g} s"
+            time.sleep(0.05)
+
+    def _in_flight(self, url: str) -> int:
+        page = httpx2.get(f"{url}/metrics", timeout=5).text
+        return sum(int(float(value)) for value in re.findall(r"^pagefleet_router_in_flight\S* (\S+)$", page, re.M))
+
+    def evict(self, namespace: str, pod: str) -> None:
+        """What `kubectl drain` does to each pod of a node."""
+        self.cluster.evict(namespace, pod)
+
+    @contextmanager
+    def extended_resource(self, name: str, count: int) -> Iterator[None]:
+        """Give the first node some of a made-up accelerator."""
+        node = self.cluster.all("Node")[0]["metadata"]["name"]
+        self.cluster.set_capacity(node, name, count)
+        try:
+            yield
+        finally:
+            self.cluster.set_capacity(node, name, None)
