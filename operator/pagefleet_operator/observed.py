@@ -22,6 +22,7 @@ class Service:
     spec: InferenceServiceSpec | None
     refusal: str = ""
     status: Manifest = field(default_factory=dict)  # as it is in the cluster
+    created_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class Pod:
     deletion_cost: int | None
     figures: Figures | None = None  # None where they weren't read
     figures_fault: str = ""  # why not
+    finished: bool = False  # Succeeded or Failed: it never runs again, and its Deployment doesn't count it
+    requests: Mapping[str, str] = field(default_factory=dict)  # of all its containers; empty where it isn't known
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +102,7 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     model: ModelFacts = ModelFacts()
     apis: OptionalApis = OptionalApis()
+    # What the API server said when it refused to apply a child, by (kind, name); gone when it accepts it.
+    refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    # When this operator last wrote the status; None where it hasn't yet.
+    status_written_seconds: float | None = None
