@@ -15,6 +15,7 @@ CODE_MODEL_NOT_FOUND = "model_not_found"
 CODE_INVALID_API_KEY = "invalid_api_key"
 CODE_BODY_TOO_LARGE = "body_too_large"
 CODE_UNKNOWN_URL = "unknown_url"
+CODE_METHOD_NOT_ALLOWED = "method_not_allowed"
 
 _TYPES = {
     401: "authentication_error",

@@ -1,1 +1,1 @@
-"""The front door of a fleet. Not built yet."""
+"""The front door of a fleet: passes OpenAI requests on to the replicas of one InferenceService."""
