@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from pagefleet_contract.metrics import ROUTER_IN_FLIGHT
 from pagefleet_contract.names import HTTP_PORT
 from tests.e2e.cluster import Cluster
 from tests.e2e.traffic import chat_body
@@ -50,7 +51,7 @@ class Fleet:
 
     def _in_flight(self, url: str) -> int:
         page = httpx2.get(f"{url}/metrics", timeout=5).text
-        return sum(int(float(value)) for value in re.findall(r"^pagefleet_router_in_flight\S* (\S+)$", page, re.M))
+        return sum(int(float(value)) for value in re.findall(rf"^{ROUTER_IN_FLIGHT.name}\S* (\S+)$", page, re.M))
 
     def evict(self, namespace: str, pod: str) -> None:
         """What `kubectl drain` does to each pod of a node."""

@@ -1,4 +1,4 @@
-"""What a service says when its pods don't come up (B08), when they load slowly (B15), and that it recovers by itself."""
+"""What a service says when its pods don't come up (B08) or load slowly (B15), and that it recovers by itself."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +21,16 @@ def _ready(found: Object | None) -> bool:
     return holds(found, CONDITION_READY)
 
 
+def _shows_progress(found: Object | None) -> bool:
+    return holds(found, "ModelLoaded", "False") and "%" in condition_of(found, "ModelLoaded")["message"]
+
+
 def _names(*words: str) -> Callable[[Object | None], bool]:
     """Whether Ready is False for this generation with a reason or message that has one of the words."""
 
     def check(found: Object | None) -> bool:
-        text = f"{condition_of(found, CONDITION_READY).get('reason')} {condition_of(found, CONDITION_READY).get('message')}"
+        ready = condition_of(found, CONDITION_READY)
+        text = f"{ready.get('reason')} {ready.get('message')}"
         return holds(found, CONDITION_READY, "False") and any(word in text for word in words)
 
     return check
@@ -112,9 +117,7 @@ def test_a_model_that_does_not_fit_gets_no_pod_and_is_told_what_would_fit(fleet:
 
 def test_b15_a_slow_load_is_never_killed_and_shows_its_progress(fleet: Fleet, namespace: str) -> None:
     fleet.cluster.apply(with_spec(service(namespace), simulation={"loadSeconds": 40}))
-    fleet.cluster.wait_for(
-        "load progress", KIND, namespace, "chat", lambda now: holds(now, "ModelLoaded", "False") and "%" in condition_of(now, "ModelLoaded")["message"]
-    )  # fmt: skip
+    fleet.cluster.wait_for("load progress", KIND, namespace, "chat", _shows_progress)
     url = fleet.url(namespace, "chat")
     assert fleet.post(url, "chat").status_code == 503
     fleet.cluster.wait_for("Ready", KIND, namespace, "chat", _ready, 90)
