@@ -24,17 +24,22 @@ NAME_VALUE = "pagefleet"
 MANAGED_BY_VALUE = "pagefleet"
 COMPONENT_ENGINE = "engine"
 COMPONENT_ROUTER = "router"
+COMPONENT_OPERATOR = "operator"
 
 # On pod templates: the hash of the whole rendered template, by which pods of this generation are known.
 ANNOTATION_TEMPLATE_HASH = f"{GROUP}/template-hash"
 # On the engine Deployment: what the spec alone made of the template, and the image in force. An operator with another
 # default image leaves a running service alone until its spec asks for a roll.
 ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"
+ANNOTATION_IMAGE = f"{GROUP}/image"
 # On a pod: it gets no new requests. A pod that is being deleted counts as marked.
 ANNOTATION_DRAIN = f"{GROUP}/drain"
 ANNOTATION_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 FIELD_MANAGER = "pagefleet-operator"
+
+# The group of the user that our images run as; the Dockerfiles name it too.
+IMAGE_GROUP_ID = 10001
 
 # --- mount paths in pods; the process node rewrites them where they stand in a command, argument or environment value
 

@@ -31,10 +31,8 @@ _VolumeMount = Annotated[
 ]
 
 ResourceName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-_LabelText = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
-_ResourceAmount = Annotated[
-    str, Field(min_length=1, max_length=32, pattern=r"^[0-9.]+([eE][-+]?[0-9]+|[mkKMGTPEi]+)?$")
-]
+LabelText = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
+ResourceAmount = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[0-9.]+([eE][-+]?[0-9]+|[mkKMGTPEi]+)?$")]
 
 RESERVED_ENV = (ENV_POD_NAME, ENV_POD_NAMESPACE, ENV_POD_IP, "HOME", "TMPDIR", "KUBECONFIG")
 RESERVED_VOLUMES = ("config", "live", "keys", "model", "cache", "tmp")
@@ -56,10 +54,10 @@ class EnvVar(Section):
 class Resources(Section, WithRules):
     """What a replica asks for beside its accelerator, and its limits."""
 
-    requests: dict[str, _ResourceAmount] = Field(default={}, max_length=8)
+    requests: dict[str, ResourceAmount] = Field(default={}, max_length=8)
     """What a replica asks for beside its accelerator, such as cpu: "4" and memory: 16Gi."""
 
-    limits: dict[str, _ResourceAmount] = Field(default={}, max_length=8)
+    limits: dict[str, ResourceAmount] = Field(default={}, max_length=8)
     """What a replica may take at most."""
 
     cel_rules: ClassVar[tuple[CelRule, ...]] = (
@@ -74,13 +72,13 @@ class Resources(Section, WithRules):
 class PodTemplate(Section, WithRules):
     """What is laid over the engine's pods."""
 
-    labels: dict[str, _LabelText] = Field(default={}, max_length=32)
+    labels: dict[str, LabelText] = Field(default={}, max_length=32)
     """Labels of the pods; those that pagefleet sets itself are reserved."""
 
     annotations: dict[str, Annotated[str, Field(max_length=16_384)]] = Field(default={}, max_length=32)
     """Annotations of the pods; those of pagefleet.dev are reserved."""
 
-    node_selector: dict[str, _LabelText] = Field(default={}, max_length=32)
+    node_selector: dict[str, LabelText] = Field(default={}, max_length=32)
     """Labels that a node must have."""
 
     tolerations: list[OpenObject] = Field(default=[], max_length=32)

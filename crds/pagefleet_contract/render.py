@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m pagefleet_contract.render", description="Write generated files.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail with a diff where a file differs")
     options = parser.parse_args(arguments)
-    files = generated_files()
+    files = generated_files(_ROOT)
     if not options.check:
         print("\n".join(write(_ROOT, files)) or "every generated file is as the contract says")
         return 0

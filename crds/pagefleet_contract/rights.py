@@ -39,5 +39,14 @@ OPERATOR_RIGHTS = (
     Right("coordination.k8s.io", ("leases",), ("get", "list", "patch", "watch"), place="own", named=True),
 )
 
+# Where scope is Cluster nobody knows the namespaces beforehand, so the operator itself makes what the chart makes in
+# watched namespaces: the routers' service account and its binding to the ClusterRole ROUTER_SERVICE_ACCOUNT, in each
+# namespace that has a service. `bind` lets it hand out that one role and no other.
+CLUSTER_SCOPE_RIGHTS = (
+    Right("", ("serviceaccounts",), ("create", "patch")),
+    Right("rbac.authorization.k8s.io", ("rolebindings",), ("create", "patch")),
+)
+BIND_ROUTER_ROLE = Right("rbac.authorization.k8s.io", ("clusterroles",), ("bind",))
+
 # Each router finds its replicas by watching their pods.
 ROUTER_RIGHTS = (Right("", ("pods",), ("get", "list", "watch")),)

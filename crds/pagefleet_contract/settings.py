@@ -1,45 +1,53 @@
 """What an administrator may set on the operator. The chart hands it over as a file, and the chart's values schema is
 rendered from it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from pagefleet_contract.engine import Section
+from pagefleet_contract.pod_template import ResourceAmount, ResourceName
+from pagefleet_contract.schema_markers import ListSet
+
+_Namespace = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
 class Images(Section):
+    """The images of all pods, each with its registry and its tag or digest."""
+
     engine: str = Field(default="pagefleet-runtime:0.1.0", min_length=1, max_length=1024)
     """Image of engines that run a real model; it holds torch."""
 
     light: str = Field(default="pagefleet:0.1.0", min_length=1, max_length=1024)
-    """Image of operator, routers and simulated engines."""
+    """Image of the operator, of routers and of simulated engines."""
 
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
-    """When nodes pull the images of engines and routers."""
+    """When nodes pull the images."""
 
-    pull_secrets: list[str] = Field(default=[], max_length=16)
-    """Names of Secrets, in each watched namespace, with logins for the registry."""
+    pull_secrets: Annotated[list[ResourceName], ListSet()] = Field(default=[], max_length=16)
+    """Names of Secrets, in the release's namespace and in each watched one, with logins for the registry."""
 
 
 class RouterSettings(Section):
+    """The front door that each service gets."""
+
     replicas: int = Field(default=1, ge=1, le=20)
     """Pods of each service's router."""
 
-    cpu_request: str = Field(default="50m", max_length=20)
+    cpu_request: ResourceAmount = "50m"
     """CPU that a router pod asks for, as a quantity."""
 
-    memory_request: str = Field(default="96Mi", max_length=20)
+    memory_request: ResourceAmount = "96Mi"
     """Memory that a router pod asks for, as a quantity."""
 
-    memory_limit: str = Field(default="512Mi", max_length=20)
+    memory_limit: ResourceAmount = "512Mi"
     """Memory that a router pod may take, as a quantity."""
 
 
 class OperatorSettings(Section):
     """Everything that the operator reads at start."""
 
-    watch_namespaces: list[str] = Field(default=[], max_length=100)
+    watch_namespaces: Annotated[list[_Namespace], ListSet()] = Field(default=[], max_length=100)
     """Namespaces whose services this operator looks after. With none given and scope Namespaced it is the release's
     own."""
 
@@ -50,7 +58,7 @@ class OperatorSettings(Section):
 
     router: RouterSettings = RouterSettings()
 
-    lease_name: str = Field(default="pagefleet-operator", min_length=1, max_length=63)
+    lease_name: ResourceName = "pagefleet-operator"
     """Lease in the operator's namespace for leadership and as canary of the watches."""
 
     lease_seconds: int = Field(default=15, ge=2, le=300)
