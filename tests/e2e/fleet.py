@@ -11,6 +11,7 @@ import httpx2
 
 from pagefleet_contract.metrics import ROUTER_IN_FLIGHT
 from pagefleet_contract.names import HTTP_PORT
+from pagefleet_local.commands import Commands
 from tests.e2e.cluster import Cluster
 from tests.e2e.traffic import chat_body
 
@@ -19,6 +20,7 @@ from tests.e2e.traffic import chat_body
 class Fleet:
     cluster: Cluster
     operator_namespace: str
+    commands: Commands
 
     def url(self, namespace: str, service: str) -> str:
         """Return where this machine reaches the service: its ClusterIP."""

@@ -1,0 +1,84 @@
+"""Where the end-to-end suite runs: the cluster of PAGEFLEET_E2E_KUBECONFIG, else a fleet on this machine.
+
+A given cluster must have nodes that hold the images of PAGEFLEET_E2E_LIGHT_IMAGE and PAGEFLEET_E2E_ENGINE_IMAGE (the
+chart's defaults if absent), and this machine must reach its ClusterIPs. Either way Helm installs the chart, and the
+operator has the rights that the chart gives it and no more.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagefleet_contract.names import KIND
+from pagefleet_local.chart import chart_folder
+from pagefleet_local.commands import OPERATOR_NAMESPACE, Commands
+from pagefleet_local.fleet import Fleet as LocalFleet
+from pagefleet_local.fleet_folder import FleetFolder
+from pagefleet_local.folders import cache_folder
+from pagefleet_local.tools import find_tools
+from tests.e2e.cluster import Cluster
+from tests.e2e.fleet import Fleet
+
+KUBECONFIG, LIGHT_IMAGE, ENGINE_IMAGE = (
+    "PAGEFLEET_E2E_KUBECONFIG",
+    "PAGEFLEET_E2E_LIGHT_IMAGE",
+    "PAGEFLEET_E2E_ENGINE_IMAGE",
+)
+_INSTALL_SECONDS = 180
+_RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+class _Said:
+    """Progress of long steps, for whoever reads the log of a failed run."""
+
+    def doing(self, text: str) -> None:
+        print(text, file=sys.stderr)
+
+    done = doing
+
+
+def fleet_values() -> dict[str, Any]:
+    """What the suite sets on the chart: figures are read often, so that a wait for them is short."""
+    named = {"light": os.environ.get(LIGHT_IMAGE), "engine": os.environ.get(ENGINE_IMAGE)}
+    images = {name: image for name, image in named.items() if image}
+    return {"settings": {"scope": "Cluster", "figuresSeconds": 1, "statusSeconds": 5, "images": images}}
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """pagefleet, installed, looking after every namespace."""
+    folder = tmp_path_factory.mktemp("fleet")
+    cache = cache_folder(os.environ)
+    if given := os.environ.get(KUBECONFIG):
+        commands = Commands(find_tools(cache, _Said().doing), Path(given), folder / "tools")
+        commands.install_chart(chart_folder(), fleet_values(), _INSTALL_SECONDS)
+        yield Fleet(Cluster(Path(given)), OPERATOR_NAMESPACE, commands)
+        return
+    local = LocalFleet(FleetFolder(folder / "state"), cache, os.environ, _Said())
+    try:
+        local.up([])
+        commands = local.commands()
+        commands.install_chart(chart_folder(), fleet_values(), _INSTALL_SECONDS)
+        yield Fleet(Cluster(local.folder.kubeconfig), OPERATOR_NAMESPACE, commands)
+    finally:
+        local.down()
+
+
+@pytest.fixture
+def namespace(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own, that admits restricted pods only."""
+    made = fleet.cluster.create(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "e2e-", "labels": _RESTRICTED}}
+    )
+    name = str(made["metadata"]["name"])
+    fleet.cluster.wait_for("a service account", "ServiceAccount", name, "default", lambda found: found is not None)
+    yield name
+    if request.session.testsfailed and os.environ.get("PAGEFLEET_E2E_KEEP"):
+        return
+    for service in fleet.cluster.all(KIND, name):
+        fleet.cluster.delete(KIND, name, service["metadata"]["name"])
+    fleet.cluster.delete("Namespace", None, name)
