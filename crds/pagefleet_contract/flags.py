@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from pagefleet_contract.engine import EngineConfig, Quantity
 from pagefleet_contract.names import ENV_LISTEN_ADDRESS, HTTP_PORT
+from pagefleet_contract.policy import LIVE_PATHS, LivePolicy, with_policy
 
 _BUDGET = ("kv_cache", "budget")
 _URI = ("model", "uri")
@@ -83,6 +84,8 @@ def parse_serve(arguments: Sequence[str], program: str) -> ServeOptions:
     values = {leaf.path: given["_".join(leaf.path)] for leaf in leaves() if leaf.path != _URI}
     values[_URI] = given["model_uri"] if given["model_uri"] is not None else given["model_uri_flag"]
     config = merge_flags(base, {path: value for path, value in values.items() if value is not None})
+    if given["live"] is not None:
+        config = with_policy(config, read_live_file(Path(given["live"])))
     return ServeOptions(config, given["host"], given["port"])
 
 
@@ -108,15 +111,38 @@ def check_config(values: Mapping[str, Any]) -> EngineConfig:
 
 def read_config_file(path: Path) -> dict[str, Any]:
     """Return what a YAML or JSON file says, unchecked. Raises ConfigRefused where it is neither."""
+    return _read_mapping("--config", path, "a mapping with `model`")
+
+
+def read_live_file(path: Path) -> dict[str, int]:
+    """Return the live settings of a file, checked, by their names in the policy. Raises ConfigRefused."""
+    values = _read_mapping("--live", path, "a mapping")
+    try:
+        policy = LivePolicy.model_validate(values)
+    except ValidationError as error:
+        raise ConfigRefused(
+            [f"--live {path}: {_live_fault(fault)}" for fault in error.errors(include_url=False)]
+        ) from error
+    return policy.model_dump(exclude_none=True)
+
+
+def _live_fault(fault: Any) -> str:
+    if fault["type"] != "extra_forbidden":
+        return _fault_line(fault)
+    known = ", ".join(to_camel(name) for name in LIVE_PATHS)
+    return f"{_spelled(fault['loc'])} can't change while the server runs; these can: {known}"
+
+
+def _read_mapping(flag: str, path: Path, expected: str) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8")
         values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except OSError as error:
-        raise ConfigRefused([f"--config {path}: {error.strerror}"]) from error
+        raise ConfigRefused([f"{flag} {path}: {error.strerror}"]) from error
     except (ValueError, yaml.YAMLError) as error:
-        raise ConfigRefused([f"--config {path}: {' '.join(str(error).split())}"]) from error
+        raise ConfigRefused([f"{flag} {path}: {' '.join(str(error).split())}"]) from error
     if not isinstance(values, dict):
-        raise ConfigRefused([f"--config {path} holds {type(values).__name__}; expected a mapping with `model`"])
+        raise ConfigRefused([f"{flag} {path} holds {type(values).__name__}; expected {expected}"])
     return values
 
 
@@ -142,6 +168,11 @@ def build_parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("model_uri", nargs="?", metavar="MODEL_URI", help="the model to serve; see --model-uri")
     server = parser.add_argument_group("the server")
     server.add_argument("--config", metavar="FILE", help="YAML or JSON file with the settings; flags override it")
+    server.add_argument(
+        "--live",
+        metavar="FILE",
+        help="JSON file with settings that can change while the server runs; laid over all others",
+    )
     server.add_argument(
         "--host", metavar="ADDRESS", help=f"address to listen on [default: ${ENV_LISTEN_ADDRESS}, or 127.0.0.1]"
     )

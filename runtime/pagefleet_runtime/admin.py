@@ -1,7 +1,8 @@
 """The routes that aren't OpenAI's: health, metrics, and the operator's state, policy and drain."""
 
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -9,10 +10,10 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.alias_generators import to_camel
-from pydantic.fields import FieldInfo
 
-from pagefleet_contract.engine import Budget, EngineConfig, KVCacheSettings, Retention, SchedulingSettings
+from pagefleet_contract.engine import EngineConfig
 from pagefleet_contract.names import PATH_DRAIN, PATH_LIVE, PATH_METRICS, PATH_POLICY, PATH_READY, PATH_STATE
+from pagefleet_contract.policy import LIVE_FIELDS
 from pagefleet_runtime.auth import AccessKeys
 from pagefleet_runtime.engine_client import EngineClient
 from pagefleet_runtime.errors import invalid
@@ -20,22 +21,10 @@ from pagefleet_runtime.health import Health, judge
 from pagefleet_runtime.metrics import Figures, RequestFigures, exposition
 from pagefleet_runtime.protocol import PolicyChange
 
-# What of the settings can change live; bounds and descriptions are those of the settings.
-_LIVE_FIELDS: dict[str, FieldInfo] = {
-    "kv_blocks": Budget.model_fields["blocks"],
-    "max_sequences": SchedulingSettings.model_fields["max_sequences"],
-    "max_queue": SchedulingSettings.model_fields["max_queue"],
-    "queue_timeout_seconds": SchedulingSettings.model_fields["queue_timeout_seconds"],
-    "step_milliseconds": SchedulingSettings.model_fields["step_milliseconds"],
-    "max_batch_tokens": SchedulingSettings.model_fields["max_batch_tokens"],
-    "watermark_percent": KVCacheSettings.model_fields["watermark_percent"],
-    "retention_ttl_seconds": Retention.model_fields["ttl_seconds"],
-}
-
 
 def _policy_body() -> type[BaseModel]:
     settings: dict[str, Any] = {
-        name: (Annotated[int, *info.metadata] | None, None) for name, info in _LIVE_FIELDS.items()
+        name: (Annotated[int, *info.metadata] | None, None) for name, info in LIVE_FIELDS.items()
     }
     config = ConfigDict(extra="forbid", alias_generator=to_camel, strict=True)
     return create_model("PolicyBody", __config__=config, reset_prefix_cache=(bool, False), **settings)
@@ -91,7 +80,7 @@ class Admin:
     def state_page(self) -> dict[str, Any]:
         health = self.health()
         return {
-            "versions": {name: version(name) for name in ("pagefleet", "torch", "transformers")},
+            "versions": _versions(),
             "model": self.model_name,
             "state": self.client.state,
             "failure": self.client.failure,
@@ -105,6 +94,15 @@ class Admin:
             "drain": self.drain_page(),
             "config": self.config.model_dump(mode="json", by_alias=True),
         }
+
+
+def _versions() -> dict[str, str]:
+    """Return what runs here; a server of simulated models needs no more than itself."""
+    found = {"pagefleet": version("pagefleet")}
+    for name in ("torch", "transformers"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def camel(value: Any) -> Any:

@@ -1,16 +1,13 @@
-"""Grammars as masks over the vocabulary, with llguidance. Runs in the engine process; knows no tensors."""
+"""Grammars, with llguidance: what compiles them, and where a choice stands in its own. Runs beside the engine; knows no
+tensors and no model's files."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
-from numpy.typing import NDArray
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from pagefleet_runtime.errors import RuntimeFault, invalid
 from pagefleet_runtime.grammar_cache import GrammarCache
 from pagefleet_runtime.request import Grammar
-from pagefleet_runtime.text.pretrained import load_pretrained
 
 MAX_GRAMMAR_BYTES = 256 * 1024
 CACHED_GRAMMARS = 64
@@ -28,7 +25,7 @@ class Matcher:
     """Where one choice stands in its grammar. Made by `GrammarCompiler.compile` or `fork`; for one thread at a time."""
 
     def __init__(self, matcher: LLMatcher, eos_token_ids: frozenset[int]) -> None:
-        self.inner = matcher  # for GrammarCompiler.fill_masks only
+        self.inner = matcher  # for MaskFiller only
         self._eos_token_ids = eos_token_ids
 
     def consume(self, token_id: int) -> None:
@@ -50,9 +47,14 @@ class Matcher:
 
     @property
     def error(self) -> str | None:
-        """Why the matcher can't go on. Look at it after `fill_masks`: a limit met there shows here, and the mask then
-        allows an EOS only."""
+        """Why the matcher can't go on. Look at it after a mask was computed: a limit met there shows here, and the mask
+        then allows an EOS only."""
         return _first_line(self.inner.get_error()) if self.inner.is_error() else None
+
+    def allowed_bits(self) -> bytes:
+        """Return the mask: bit i % 8 (least first) of byte i // 8 says whether token i is allowed. MaskFiller does the
+        same for many matchers at once."""
+        return self.inner.compute_bitmask()
 
     def fork(self) -> "Matcher":
         """Return an independent matcher at the same place."""
@@ -60,19 +62,12 @@ class Matcher:
 
 
 class GrammarCompiler:
-    """One per engine. `compile` may be called from several threads at once, also during `fill_masks`."""
+    """One per engine. `compile` may be called from several threads at once, also while masks are filled."""
 
-    def __init__(self, model_directory: Path | str, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
-        """`vocab_size` is the model's: ids that the tokenizer doesn't have are never allowed."""
-        backend = load_pretrained(Path(model_directory)).backend_tokenizer
-        backend.no_padding()
-        backend.no_truncation()
-        known = 1 + max(backend.get_vocab(with_added_tokens=True).values())
-        self._tokenizer = LLTokenizer(backend.to_str(), n_vocab=max(vocab_size, known), eos_token=list(eos_token_ids))
+    def __init__(self, tokenizer: LLTokenizer, eos_token_ids: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._vocab_size = vocab_size
-        self._num_words = -(-max(vocab_size, known) // 32)
-        self._executor = LLExecutor()
+        self.tokenizer_size = tokenizer.vocab_size
         self._limits = LLParserLimits(verbose_errors=False)
         self._cache: GrammarCache[Matcher] = GrammarCache(CACHED_GRAMMARS, CACHED_CHARACTERS)
 
@@ -84,18 +79,6 @@ class GrammarCompiler:
             known = self._compiled(grammar)
             self._cache.keep(grammar, known)
         return known.fork()
-
-    def fill_masks(self, matchers: Sequence[Matcher]) -> NDArray[np.uint8]:
-        """Return [len(matchers), ceil(vocab_size / 8)]: bit i % 8 (least first) of byte i // 8 says whether token i is
-        allowed. `unpack_masks` gives booleans, for `logits.masked_fill_(~torch.from_numpy(allowed), -inf)`.
-
-        The matchers must be different ones. It runs in threads without the GIL, and fails for no matcher: see `error`.
-        """
-        words = np.zeros((len(matchers), self._num_words), dtype=np.uint32)
-        if matchers:  # llguidance refuses to fill none
-            rows = [(matcher.inner, row) for row, matcher in enumerate(matchers)]
-            self._executor.unsafe_compute_mask_ptr(rows, words.ctypes.data, self._num_words * 4, len(matchers))
-        return words.view(np.uint8)[:, : -(-self._vocab_size // 8)]
 
     def _compiled(self, grammar: Grammar) -> Matcher:
         code = "invalid_json_schema" if grammar.kind.startswith("json") else "invalid_grammar"
@@ -116,11 +99,6 @@ class GrammarCompiler:
                 code=code,
             )
         return Matcher(matcher, self._eos_token_ids)
-
-
-def unpack_masks(masks: NDArray[np.uint8], vocab_size: int) -> NDArray[np.bool_]:
-    """Return [rows, vocab_size] booleans: true where the token is allowed."""
-    return np.unpackbits(masks, axis=1, count=vocab_size, bitorder="little").view(np.bool_)
 
 
 def _definition(grammar: Grammar) -> str:

@@ -5,37 +5,55 @@ Nothing heavy is imported before the flags have been checked: help and errors an
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from pagefleet_contract.api_keys import KeyFileRefused
+from pagefleet_contract.engine import EngineConfig
 from pagefleet_contract.flags import ConfigRefused, ServeOptions, parse_serve
+from pagefleet_contract.known_models import is_simulated
 from pagefleet_contract.listening import PortRefused, bound_socket, listen_host, raise_file_limit
 from pagefleet_runtime.errors import RuntimeFault
+
+if TYPE_CHECKING:
+    from pagefleet_runtime.protocol import EngineInfo
+    from pagefleet_runtime.serving import Parts
+    from pagefleet_runtime.text.tokenizer import Tokenizer
 
 PROGRAM = "pagefleet serve"
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until told to stop. Return the exit code: 0 after a drain, 1 where serving failed, 2 for wrong flags."""
+    """Serve until told to stop. Return the exit code: 0 after a drain, 1 where serving failed, 2 for wrong flags.
+
+    The last line on stderr says why it ended, where it wasn't told to: it becomes the pod's termination message.
+    """
+    # Process 1 of a container doesn't end by a signal that it has no handler for. Serving sets its own.
+    signal.signal(signal.SIGTERM, _end_at_once)
     try:
         options = parse_serve(sys.argv[1:] if arguments is None else arguments, PROGRAM)
     except ConfigRefused as refused:
         for line in refused.lines:
-            print(f"{PROGRAM}: {line}", file=sys.stderr)
+            _say(line)
         return 2
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
     try:
-        return _serve(options)
+        failure = _serve(options)
     except (RuntimeFault, KeyFileRefused, PortRefused) as fault:
-        print(f"{PROGRAM}: {fault}", file=sys.stderr)
-        return 1
+        failure = str(fault)
     except KeyboardInterrupt:
         return 130  # Ctrl-C before the loop could take it
+    if failure is None:
+        return 0
+    _say(failure)
+    return 1
 
 
-def _serve(options: ServeOptions) -> int:
+def _serve(options: ServeOptions) -> str | None:
     from pagefleet_runtime.auth import AccessKeys
 
     keys = AccessKeys.load(options.config.serving)
@@ -47,4 +65,34 @@ def _serve(options: ServeOptions) -> int:
         from pagefleet_runtime.serving import serve
 
         # Not `uvloop.run`: it would wait for threads that still import or read what nobody needs any more.
-        return uvloop.new_event_loop().run_until_complete(serve(options.config, keys, listener, most_files))
+        serving = serve(_parts(options.config), options.config, keys, listener, most_files)
+        return uvloop.new_event_loop().run_until_complete(serving)
+
+
+def _parts(config: EngineConfig) -> "Parts":
+    """Return what this model needs: a process with torch, or a thread that only pretends."""
+    from pagefleet_runtime.serving import Parts
+
+    if is_simulated(config.model.uri):
+        from pagefleet_runtime.engine_thread import ThreadLink
+        from pagefleet_runtime.text.byte_tokenizer import byte_tokenizer
+
+        return Parts(ThreadLink(config), lambda info: byte_tokenizer())
+
+    from pagefleet_runtime.engine_link import ProcessLink
+
+    return Parts(ProcessLink(config), _load_model_tokenizer)
+
+
+def _load_model_tokenizer(info: "EngineInfo") -> "Tokenizer":
+    from pagefleet_runtime.text.model_tokenizer import load_tokenizer  # while the engine loads the model
+
+    return load_tokenizer(info.model_directory)
+
+
+def _say(line: str) -> None:
+    print(f"{PROGRAM}: {' '.join(line.split())}", file=sys.stderr, flush=True)
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    os._exit(0)  # nothing has begun that would have to be finished

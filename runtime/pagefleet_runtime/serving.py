@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from socket import socket
 
 import uvicorn
@@ -17,10 +18,11 @@ from pagefleet_contract.listening import base_url
 from pagefleet_runtime.admin import Admin, admin_router
 from pagefleet_runtime.auth import AccessKeys
 from pagefleet_runtime.engine_client import EngineClient
-from pagefleet_runtime.engine_link import EngineLink, ProcessLink
+from pagefleet_runtime.engine_link import EngineLink
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.server.connections import Connections, Working, room_within
 from pagefleet_runtime.startup import aligned_table, ready_lines
+from pagefleet_runtime.text.tokenizer import LoadTokenizer
 
 # Thousands may connect at the same moment; the kernel cuts it to what it allows.
 _BACKLOG = 4096
@@ -30,37 +32,40 @@ _FLUSH_SECONDS = 5
 logger = logging.getLogger(__name__)
 
 
-async def serve(config: EngineConfig, keys: AccessKeys, listener: socket, most_files: int) -> int:
-    """Serve with the engine in a process of its own until a signal comes or the engine fails. Return the exit code."""
-    return await serve_with(ProcessLink(config), config, keys, listener, most_files)
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a kind of model brings: what runs its engine, and how its tokenizer is loaded."""
+
+    link: EngineLink
+    load_tokenizer: LoadTokenizer
 
 
-async def serve_with(
-    link: EngineLink, config: EngineConfig, keys: AccessKeys, listener: socket, most_files: int
-) -> int:
-    """Serve over the given link until a signal comes or the engine fails. Return the exit code."""
+async def serve(parts: Parts, config: EngineConfig, keys: AccessKeys, listener: socket, most_files: int) -> str | None:
+    """Serve until a signal comes or the engine fails. Return why it failed, or None after a drain."""
     stop_signals = _StopSignals()
     figures = RequestFigures()
-    client = EngineClient(link, config.serving, figures)
+    client = EngineClient(parts.link, config.serving, figures)
     # The engine first: it loads the model while this process imports the rest.
     client.start()
     try:
-        http = _HTTPServer(_make_app(client, config, figures, keys), listener, most_files)
+        http = _HTTPServer(_make_app(client, parts.load_tokenizer, config, figures, keys), listener, most_files)
         serving = asyncio.create_task(http.serve())
         logger.info("listening on %s while the model loads", base_url(listener))
-        code = await _live(client, stop_signals, lambda: _announce(client, config, keys, listener))
+        await _live(client, stop_signals, lambda: _announce(client, config, keys, listener))
         http.should_exit = True
         await serving
-        return code
+        return client.failure
     finally:
         await asyncio.to_thread(client.stop)
 
 
-def _make_app(client: EngineClient, config: EngineConfig, figures: RequestFigures, keys: AccessKeys) -> FastAPI:
+def _make_app(
+    client: EngineClient, load_tokenizer: LoadTokenizer, config: EngineConfig, figures: RequestFigures, keys: AccessKeys
+) -> FastAPI:
     from pagefleet_runtime.server.app import create_app
     from pagefleet_runtime.server.service import served_name
 
-    app = create_app(client, config, figures, keys.api)
+    app = create_app(client, config, figures, keys.api, load_tokenizer)
     app.include_router(admin_router(Admin(client, config, figures, keys, served_name(config.model))))
     return app
 
@@ -75,8 +80,8 @@ def _announce(client: EngineClient, config: EngineConfig, keys: AccessKeys, list
     print(ready_lines(base_url(listener), served_name(config.model), keys.api.required), file=sys.stderr, flush=True)
 
 
-async def _live(client: EngineClient, signals: "_StopSignals", announce: Callable[[], None]) -> int:
-    """Wait out the server's life. Return the exit code once nothing more is to be answered."""
+async def _live(client: EngineClient, signals: "_StopSignals", announce: Callable[[], None]) -> None:
+    """Wait out the server's life. Return once nothing more is to be answered."""
     await _first_of(client.loaded(), signals.stop.wait())
     if client.state == "ready":
         announce()
@@ -87,10 +92,6 @@ async def _live(client: EngineClient, signals: "_StopSignals", announce: Callabl
         logger.info("draining: %d requests in flight; a second signal ends them at once", client.in_flight)
         await _first_of(client.drained(), client.failed(), signals.hurry.wait())
         client.end_all("the server was told to stop at once")
-    if client.state == "failed":
-        print(f"pagefleet serve: {client.failure}", file=sys.stderr, flush=True)
-        return 1
-    return 0
 
 
 async def _first_of(*waits: Coroutine[object, object, object]) -> None:

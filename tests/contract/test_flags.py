@@ -179,3 +179,39 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         value = getattr(value, name)
     return value
+
+
+def live_file(folder: Path, text: str) -> str:
+    path = folder / "live.json"
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+def test_live_settings_are_laid_over_file_and_flags(tmp_path: Path) -> None:
+    live = live_file(tmp_path, '{"maxSequences": 7, "retentionTtlSeconds": 60}')
+    config = parse_serve(
+        ["m", "--scheduling-max-sequences", "9", "--scheduling-max-queue", "5", "--live", live], "p"
+    ).config
+    assert config.scheduling.max_sequences == 7
+    assert config.scheduling.max_queue == 5
+    assert config.kv_cache.prefix_sharing.retention.ttl_seconds == 60
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"maxSequences": "x"}', r'maxSequences is "x"; input should be a valid integer'),
+        ('{"maxQueue": 0}', "maxQueue is 0; input should be greater than or equal to 1"),
+        ('{"kvBlocks": 3}', "kvBlocks can't change while the server runs; these can: maxSequences, "),
+        ("[]", "holds list; expected a mapping"),
+        ("no", "Expecting value"),
+    ],
+)
+def test_a_wrong_file_of_live_settings_is_refused_with_the_fault(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigRefused, match=message):
+        parse_serve(["m", "--live", live_file(tmp_path, text)], "p")
+
+
+def test_an_absent_file_of_live_settings_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigRefused, match=r"--live .*No such file"):
+        parse_serve(["m", "--live", str(tmp_path / "absent.json")], "p")

@@ -16,6 +16,7 @@ from pagefleet_contract.engine import EngineConfig, ModelSettings, ServingSettin
 from pagefleet_runtime.engine_client import EngineClient
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.server.app import create_app
+from pagefleet_runtime.text.model_tokenizer import load_tokenizer
 from tests.runtime.scripted_engine import ScriptedEngine, engine_info
 from tests.runtime.tiny_tokenizer import write_tiny_tokenizer
 
@@ -66,7 +67,8 @@ async def api(
     config = EngineConfig(model=ModelSettings(uri=f"org/{MODEL}"), serving=serving or ServingSettings())
     figures = RequestFigures()
     client = EngineClient(engine, config.serving, figures)
-    app = create_app(client, config, figures, ApiKeys.load(config.serving.api_keys_file))
+    keys = ApiKeys.load(config.serving.api_keys_file)
+    app = create_app(client, config, figures, keys, lambda info: load_tokenizer(info.model_directory))
     client.start()
     if engine.info is not None:
         await client.loaded()

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from pagefleet_runtime.errors import ModelRefused, RequestRefused
 from pagefleet_runtime.text.chat_prompt import ChatPrompt
+from pagefleet_runtime.text.model_tokenizer import load_tokenizer
 from pagefleet_runtime.text.pretrained import load_pretrained
-from pagefleet_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from pagefleet_runtime.text.tokenizer import Tokenizer
 from tests.runtime.tiny_tokenizer import CONTROL_TOKENS, EOS_ID, IM_START_ID, write_tiny_tokenizer
 
 PLAIN_TEMPLATE = (

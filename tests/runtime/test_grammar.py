@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pagefleet_runtime.errors import RequestRefused
-from pagefleet_runtime.grammar import GrammarCompiler, GrammarFault, Matcher, unpack_masks
+from pagefleet_runtime.grammar import GrammarCompiler, GrammarFault, Matcher
 from pagefleet_runtime.grammar_cache import GrammarCache
+from pagefleet_runtime.model_executor.mask_filling import MaskFiller, load_grammar_tokenizer
 from pagefleet_runtime.request import Grammar
 from pagefleet_runtime.text.constraints import MAX_PROPERTIES, response_grammar, tool_grammar
 from tests.runtime.tiny_tokenizer import EOS_ID, PAD_ID, write_tiny_tokenizer
@@ -25,17 +27,26 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def compiler(directory: Path) -> GrammarCompiler:
-    return GrammarCompiler(directory, MODEL_VOCABULARY, [EOS_ID, PAD_ID])
+    ends = (EOS_ID, PAD_ID)
+    return GrammarCompiler(load_grammar_tokenizer(directory, MODEL_VOCABULARY, ends), ends)
 
 
 def schema(**fields: object) -> Grammar:
     return Grammar("json_schema", json.dumps(fields))
 
 
+def masks(compiler: GrammarCompiler, *matchers: Matcher) -> NDArray[np.bool_]:
+    allowed = MaskFiller(MODEL_VOCABULARY).fill(matchers, compiler.tokenizer_size)
+    assert allowed.shape == (len(matchers), MODEL_VOCABULARY)
+    return allowed
+
+
 def allowed_ids(compiler: GrammarCompiler, matcher: Matcher) -> set[int]:
-    allowed = unpack_masks(compiler.fill_masks([matcher]), MODEL_VOCABULARY)
-    assert allowed.shape == (1, MODEL_VOCABULARY)
-    return set(np.flatnonzero(allowed[0]).tolist())
+    """Return what the mask allows, the same whichever way it is asked for."""
+    bits = matcher.fork().allowed_bits()
+    found = set(np.flatnonzero(masks(compiler, matcher)[0]).tolist())
+    assert found == {i for i in range(MODEL_VOCABULARY) if bits[i // 8] >> i % 8 & 1}
+    return found
 
 
 def consume_text(matcher: Matcher, text: str) -> None:
@@ -92,12 +103,12 @@ def test_a_broken_matcher_doesnt_disturb_the_masks_of_others(compiler: GrammarCo
     broken, whole = compiler.compile(Grammar("regex", "ab")), compiler.compile(Grammar("regex", "[xy]"))
     with pytest.raises(GrammarFault):
         broken.consume(ord("x"))
-    allowed = unpack_masks(compiler.fill_masks([broken, whole]), MODEL_VOCABULARY)
+    allowed = masks(compiler, broken, whole)
     assert set(np.flatnonzero(allowed[1]).tolist()) == {ord("x"), ord("y")}
 
 
 def test_no_matchers_have_no_masks(compiler: GrammarCompiler) -> None:
-    assert unpack_masks(compiler.fill_masks([]), MODEL_VOCABULARY).shape == (0, MODEL_VOCABULARY)
+    assert masks(compiler).shape == (0, MODEL_VOCABULARY)
 
 
 def test_forks_go_on_alone(compiler: GrammarCompiler) -> None:

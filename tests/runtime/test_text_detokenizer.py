@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from pagefleet_runtime.text.choice_text import ChoiceText
 from pagefleet_runtime.text.detokenizer import Detokenizer
+from pagefleet_runtime.text.model_tokenizer import load_tokenizer
 from pagefleet_runtime.text.pretrained import load_pretrained
-from pagefleet_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from pagefleet_runtime.text.tokenizer import Tokenizer
 from tests.runtime.tiny_tokenizer import IM_START_ID, write_tiny_sentencepiece, write_tiny_tokenizer
 from tests.runtime.token_outputs import joined, outputs_of, pushed
 

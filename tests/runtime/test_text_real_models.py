@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 from pagefleet_runtime.errors import RequestRefused
-from pagefleet_runtime.grammar import GrammarCompiler, unpack_masks
+from pagefleet_runtime.grammar import GrammarCompiler
+from pagefleet_runtime.model_executor.mask_filling import MaskFiller, load_grammar_tokenizer
 from pagefleet_runtime.request import Grammar
 from pagefleet_runtime.text.chat_prompt import ChatPrompt
 from pagefleet_runtime.text.choice_text import ChoiceText
 from pagefleet_runtime.text.detokenizer import Detokenizer
+from pagefleet_runtime.text.model_tokenizer import load_tokenizer
 from pagefleet_runtime.text.pretrained import load_pretrained
-from pagefleet_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from pagefleet_runtime.text.tokenizer import Tokenizer
 from tests.runtime.token_outputs import joined, outputs_of, pushed
 
 pytestmark = pytest.mark.long
@@ -106,14 +108,15 @@ def test_thirty_two_masks_follow_a_real_vocabulary(
     directory: Path, tokenizer: Tokenizer, record_property: Callable[[str, object], None]
 ) -> None:
     vocab_size = tokenizer.vocab_size + 64
-    compiler = GrammarCompiler(directory, vocab_size, tokenizer.eos_token_ids)
+    ends = tokenizer.eos_token_ids
+    compiler = GrammarCompiler(load_grammar_tokenizer(directory, vocab_size, ends), ends)
+    filler = MaskFiller(vocab_size)
     matchers = [compiler.compile(Grammar("json_schema", SCHEMA)).fork() for _ in range(32)]
     seconds = []
     for token_id in ids_of_an_answer(tokenizer):
         began = time.perf_counter()
-        masks = compiler.fill_masks(matchers)
+        allowed = filler.fill(matchers, compiler.tokenizer_size)
         seconds.append(time.perf_counter() - began)
-        allowed = unpack_masks(masks, vocab_size)
         assert allowed[:, token_id].all() and not allowed[:, tokenizer.vocab_size :].any()
         for matcher in matchers:
             matcher.consume(token_id)

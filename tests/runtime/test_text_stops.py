@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet_runtime.text.choice_text import ChoiceText
+from pagefleet_runtime.text.model_tokenizer import load_tokenizer
 from pagefleet_runtime.text.stops import StopSearch
-from pagefleet_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from pagefleet_runtime.text.tokenizer import Tokenizer
 from tests.runtime.tiny_tokenizer import EOS_ID, write_tiny_tokenizer
 from tests.runtime.token_outputs import joined, outputs_of, pushed
 

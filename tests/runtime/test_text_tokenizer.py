@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefleet_runtime.errors import ModelRefused, RequestRefused
+from pagefleet_runtime.text.model_tokenizer import load_tokenizer
 from pagefleet_runtime.text.pretrained import load_pretrained
-from pagefleet_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from pagefleet_runtime.text.tokenizer import Tokenizer
 from tests.runtime.tiny_tokenizer import (
     CONTROL_TOKENS,
     EOS_ID,

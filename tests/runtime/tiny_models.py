@@ -12,6 +12,7 @@ from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_
 from pagefleet_runtime.model_executor.executor import ModelExecutor
 from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
 from pagefleet_runtime.model_executor.kv_cache import KVCache
+from pagefleet_runtime.model_executor.mask_filling import load_grammar_tokenizer
 from pagefleet_runtime.model_executor.paged_model import PagedModel
 from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.models.weights import read_weights
@@ -141,5 +142,6 @@ def tiny_executor(
     cache = KVCache(layers, num_blocks, block_size, dtype)
     cache.fill(float("nan"))
     vocab_size = model.config.vocab_size
-    compiler = functools.cache(lambda: GrammarCompiler(directory, vocab_size, (EOS_ID,)))
+    ends = (EOS_ID,)
+    compiler = functools.cache(lambda: GrammarCompiler(load_grammar_tokenizer(directory, vocab_size, ends), ends))
     return ModelExecutor(PagedModel(model), cache, GrammarStates(compiler, vocab_size))

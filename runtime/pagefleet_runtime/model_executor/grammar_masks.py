@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pagefleet_runtime.grammar import GrammarCompiler, Matcher, unpack_masks
+from pagefleet_runtime.grammar import GrammarCompiler, Matcher
+from pagefleet_runtime.model_executor.mask_filling import MaskFiller
 from pagefleet_runtime.plan import RowFailure, SampledToken, SampleSpec
 from pagefleet_runtime.request import GenerationRequest, SequenceKey
 
@@ -32,7 +33,7 @@ class GrammarStates:
     def __init__(self, compiler: Callable[[], GrammarCompiler], vocab_size: int) -> None:
         """`compiler` is asked when the first grammar comes."""
         self._compiler = compiler
-        self._vocab_size = vocab_size
+        self._masks = MaskFiller(vocab_size)
         self._beginnings: dict[str, Matcher] = {}
         self._places: dict[SequenceKey, _Place] = {}
         self._filler = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar-masks")
@@ -82,7 +83,7 @@ class GrammarStates:
                 ready[spec.key] = self._place(spec).matcher
             except Exception as error:
                 failures[spec.key] = f"the request's grammar failed: {error}"
-        masks = unpack_masks(self._compiler().fill_masks(list(ready.values())), self._vocab_size) if ready else ()
+        masks = self._masks.fill(list(ready.values()), self._compiler().tokenizer_size) if ready else ()
         for key, matcher in ready.items():
             if matcher.error is not None:
                 failures[key] = f"the request's grammar failed: {matcher.error}"

@@ -18,6 +18,7 @@ from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_
 from pagefleet_runtime.model_executor.executor import ModelExecutor
 from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
 from pagefleet_runtime.model_executor.kv_cache import KVCache
+from pagefleet_runtime.model_executor.mask_filling import load_grammar_tokenizer
 from pagefleet_runtime.model_executor.paged_model import PagedModel
 from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
 from pagefleet_runtime.models.cache import cache_directory
@@ -163,7 +164,7 @@ def _assemble(
     progress(LoadProgress("kv", 1.0, f"{plan.num_blocks} blocks"))
     vocab_size, ends = int(model.config.vocab_size), end_token_ids(model)
     # The tokenizer's trie takes a while to build, and most servers never see a grammar.
-    compiler = cache(lambda: GrammarCompiler(directory, vocab_size, ends))
+    compiler = cache(lambda: GrammarCompiler(load_grammar_tokenizer(directory, vocab_size, ends), ends))
     executor = ModelExecutor(proven.paged, cache_, GrammarStates(compiler, vocab_size))
     progress(LoadProgress("warmup", 0.0))
     step_cost = fit_step_cost(measure_steps(executor, plan.max_length_tokens))

@@ -18,11 +18,14 @@ from pagefleet_runtime.server.pacing import Paced
 from pagefleet_runtime.server.responses import responses_router
 from pagefleet_runtime.server.service import make_service
 from pagefleet_runtime.server.token_routes import tokenize_router
+from pagefleet_runtime.text.tokenizer import LoadTokenizer
 
 
-def create_app(client: EngineClient, config: EngineConfig, figures: RequestFigures, keys: ApiKeys) -> FastAPI:
+def create_app(
+    client: EngineClient, config: EngineConfig, figures: RequestFigures, keys: ApiKeys, load_tokenizer: LoadTokenizer
+) -> FastAPI:
     """Return the OpenAI API over an engine client that isn't ready yet: its readiness includes the API's own."""
-    service = make_service(client, config, figures, keys)
+    service = make_service(client, config, figures, keys, load_tokenizer)
     app = FastAPI(
         title="pagefleet",
         version=importlib.metadata.version("pagefleet"),

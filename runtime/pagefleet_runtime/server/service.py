@@ -20,7 +20,7 @@ from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.protocol import EngineInfo
 from pagefleet_runtime.server.treatment import UnknownNames
 from pagefleet_runtime.text.chat_prompt import ChatPrompt
-from pagefleet_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from pagefleet_runtime.text.tokenizer import LoadTokenizer, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ class ModelText:
         return f"fp_{hashlib.sha256(told.encode()).hexdigest()[:12]}"
 
 
-def _load_text(info: EngineInfo) -> ModelText:
-    tokenizer = load_tokenizer(info.model_directory)
+def _load_text(info: EngineInfo, load_tokenizer: LoadTokenizer) -> ModelText:
+    tokenizer = load_tokenizer(info)
     longest = max(len(tokenizer.token_bytes(token_id)) for token_id in range(tokenizer.vocab_size))
     return ModelText(info, tokenizer, ChatPrompt(tokenizer), info.max_length_tokens, max(longest, 1))
 
@@ -56,13 +56,14 @@ def _load_text(info: EngineInfo) -> ModelText:
 class TextSource:
     """The text side of the model. The client isn't ready before it has been loaded."""
 
-    def __init__(self, client: EngineClient) -> None:
+    def __init__(self, client: EngineClient, load_tokenizer: LoadTokenizer) -> None:
         self._client = client
+        self._load_tokenizer = load_tokenizer
         self._text: ModelText | None = None
         client.preparations.append(self._prepare)
 
     async def _prepare(self, info: EngineInfo) -> None:
-        self._text = await asyncio.to_thread(_load_text, info)
+        self._text = await asyncio.to_thread(_load_text, info, self._load_tokenizer)
 
     def get(self) -> ModelText:
         """Return the model's text, with its limits as they are now. Raises RequestRefused (503) unless requests are
@@ -116,10 +117,14 @@ class Service:
             raise RequestRefused(Refusal(404, "model_not_found", message, "model"))
 
 
-def make_service(client: EngineClient, config: EngineConfig, figures: RequestFigures, keys: ApiKeys) -> Service:
+def make_service(
+    client: EngineClient, config: EngineConfig, figures: RequestFigures, keys: ApiKeys, load_tokenizer: LoadTokenizer
+) -> Service:
     # Until then whatever can be refused has been: what takes longer is prefill.
     patience = config.scheduling.queue_timeout_seconds + config.serving.grammar_timeout_seconds + 5
-    return Service(client, figures, keys, TextSource(client), served_name(config.model), float(patience))
+    return Service(
+        client, figures, keys, TextSource(client, load_tokenizer), served_name(config.model), float(patience)
+    )
 
 
 def new_id(prefix: str) -> str:

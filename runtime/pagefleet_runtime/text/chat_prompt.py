@@ -93,12 +93,7 @@ class ChatPrompt:
 
 
 def _rendered(template: str, templates: ChatTemplates, **variables: Any) -> str:
-    from transformers.utils.chat_template_utils import render_jinja_template  # imports torch: paid with a model only
-
-    chat = variables.pop("messages")
-    # Its annotation says str; it returns the texts of the chats, and where the assistants' parts stand in them.
-    result: Any = render_jinja_template([chat], chat_template=template, **{**templates.special_tokens, **variables})
-    return str(result[0][0])
+    return templates.render(template, {**templates.special_tokens, **variables})
 
 
 def _check_syntax(templates: ChatTemplates) -> None:

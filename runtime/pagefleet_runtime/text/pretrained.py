@@ -1,5 +1,6 @@
-"""A tokenizer by transformers, from local files, without remote code."""
+"""What transformers does for text: tokenizers from local files without remote code, and chat templates."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +25,14 @@ def load_pretrained(directory: Path) -> Any:
             "convert it with transformers' save_pretrained"
         )
     return pretrained
+
+
+def render_template(template: str, variables: Mapping[str, Any]) -> str:
+    """Return a chat template's text for `messages` and its other variables."""
+    from transformers.utils.chat_template_utils import render_jinja_template  # imports torch: paid with a model only
+
+    rest = dict(variables)
+    chat = rest.pop("messages")
+    # Its annotation says str; it returns the texts of the chats, and where the assistants' parts stand in them.
+    result: Any = render_jinja_template([chat], chat_template=template, **rest)
+    return str(result[0][0])
