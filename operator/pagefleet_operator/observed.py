@@ -90,6 +90,7 @@ class ModelFacts:
     max_length_tokens: int | None = None
     source: str = ""  # where from: config.json of the hub, the list of well-known models, a replica's report
     fault: str = ""  # why nothing is known
+    dtype: str | None = None  # of the weights, as stored: bfloat16, float16 or float32
 
 
 @dataclass(frozen=True, slots=True)
