@@ -10,10 +10,12 @@ from urllib.parse import urlsplit
 import httpx2
 
 from pagefleet_contract.metrics import ROUTER_IN_FLIGHT
-from pagefleet_contract.names import HTTP_PORT
+from pagefleet_contract.names import COMPONENT_OPERATOR, HTTP_PORT, LABEL_COMPONENT
 from pagefleet_local.commands import Commands
 from tests.e2e.cluster import Cluster
 from tests.e2e.traffic import chat_body
+
+OPERATOR_SELECTOR = f"{LABEL_COMPONENT}={COMPONENT_OPERATOR}"
 
 
 @dataclass(frozen=True)
@@ -68,3 +70,21 @@ class Fleet:
             yield
         finally:
             self.cluster.set_capacity(node, name, None)
+
+    @contextmanager
+    def no_operator(self) -> Iterator[None]:
+        """Take the operator away for a while."""
+        (deployment,) = self.cluster.all("Deployment", self.operator_namespace, OPERATOR_SELECTOR)
+        name, replicas = deployment["metadata"]["name"], deployment["spec"]["replicas"]
+        self._scale_operator(name, 0)
+        try:
+            yield
+        finally:
+            self._scale_operator(name, replicas)
+
+    def _scale_operator(self, name: str, replicas: int) -> None:
+        namespace = self.operator_namespace
+        self.cluster.patch("Deployment", namespace, name, {"spec": {"replicas": replicas}})
+        self.cluster.wait(
+            f"{replicas} operators", "Pod", namespace, lambda pods: len(pods) == replicas, 60, OPERATOR_SELECTOR
+        )
