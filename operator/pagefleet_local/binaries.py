@@ -17,6 +17,7 @@ KUBERNETES = Recipe(
     {name: f"k8s.io/kubernetes/cmd/{name}" for name in (API_SERVER, CONTROLLERS, SCHEDULER)},
     # Without it every client sees v0.0.0-master.
     f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}",
+    needed_bytes=5 << 30,
 )
 STORE = Recipe(MODULES / "etcd", {ETCD: "go.etcd.io/etcd/server/v3"})
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagefleet_contract.names import ENV_CACHE
 from pagefleet_local.errors import FleetError
 from pagefleet_local.locks import locked
 from pagefleet_local.toolchain import Go, find_go
 
-_NEEDED_BYTES = 5 << 30
 _SAID_EVERY_SECONDS = 1.0
 
 
@@ -29,6 +29,7 @@ class Recipe:
     module: Path
     packages: Mapping[str, str]
     linker_flags: str = "-s -w"
+    needed_bytes: int = 0  # free on the disk, for sources, intermediate results and the programs
 
 
 def build(cache: Path, recipe: Recipe, report: Callable[[str], None]) -> Path:
@@ -42,7 +43,7 @@ def build(cache: Path, recipe: Recipe, report: Callable[[str], None]) -> Path:
         missing = {name: package for name, package in recipe.packages.items() if not (folder / name).exists()}
         if missing:
             folder.mkdir(parents=True, exist_ok=True)
-            _check_space(cache)
+            _check_space(cache, recipe)
             _compile(find_go(cache, report), cache, folder, recipe, missing, report)
     return folder
 
@@ -56,12 +57,13 @@ def _stamp(recipe: Recipe) -> str:
     return digest.hexdigest()[:12]
 
 
-def _check_space(cache: Path) -> None:
+def _check_space(cache: Path, recipe: Recipe) -> None:
     free = shutil.disk_usage(cache).free
-    if free < _NEEDED_BYTES:
+    if free < recipe.needed_bytes:
         raise FleetError(
-            f"building Go programs needs {_NEEDED_BYTES >> 30} GB and {cache} has {free / 2**30:.1f}; free some, name"
-            " another folder with PAGEFLEET_CACHE, or a folder that holds the programs with --binaries"
+            f"building {', '.join(recipe.packages)} needs {recipe.needed_bytes >> 30} GB and {cache} has"
+            f" {free / 2**30:.1f}; free some, name another folder with {ENV_CACHE}, or a folder that holds the programs"
+            " with --binaries"
         )
 
 

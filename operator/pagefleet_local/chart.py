@@ -19,4 +19,4 @@ def chart_folder() -> Path:
 
 def chart_values() -> dict[str, Any]:
     """Return what one machine's fleet sets: its operator looks after every namespace."""
-    return {"scope": "Cluster"}
+    return {"settings": {"scope": "Cluster"}}

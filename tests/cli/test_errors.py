@@ -1,0 +1,77 @@
+"""A user's mistake ends in one line that says what to do, with an exit code and without a traceback."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.test_cli import COMMAND, run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["get"], "there is no {state}/kubeconfig; start a fleet with `pagefleet up`"),
+        (["get", "--kubeconfig", "/dev/null"], "/dev/null is no kubeconfig"),
+        (["get", "--kubeconfig", COMMAND], "is no kubeconfig"),
+        (["up", "no-such-file.yaml"], "there is no file no-such-file.yaml; name a manifest"),
+        (["up", "--binaries", "/usr"], "/usr lacks etcd, kube-apiserver"),
+        (["down", "--purge"], "{state} holds no fleet; nothing is removed"),
+        (["kubeconfig"], "there is no {state}/kubeconfig; `pagefleet up` makes it"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, arguments: list[str], said: str) -> None:
+    state = tmp_path / "fleet"
+    done = run(*arguments, "--state", str(state))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("pagefleet: ") and said.format(state=state) in done.stderr
+
+
+def test_a_cluster_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],"
+        " clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}"
+    )
+    began = time.monotonic()
+    done = run("get", "--state", str(tmp_path))
+    assert time.monotonic() - began < 10 and done.returncode == 1
+    assert done.stderr == (
+        "pagefleet: nothing answers at http://127.0.0.1:1; if it is the local fleet, `pagefleet up` starts it\n"
+    )
+
+
+def test_stopping_what_does_not_run_is_no_mistake(tmp_path: Path) -> None:
+    done = run("down", "--state", str(tmp_path / "fleet"))
+    assert done.returncode == 0 and "nothing ran" in done.stdout
+    assert not (tmp_path / "fleet").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["get", "-o", "xml"], ["scale", "chat", "-1"], ["scale", "chat"], ["wait"], ["get", "chat", "-A"], ["gett"]],
+)
+def test_wrong_arguments_end_with_2_and_how_to_ask_for_help(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "Error: " in done.stderr
+
+
+def test_help_of_everything_answers_in_half_a_second() -> None:
+    for command in ("", "up", "get", "logs", "scale"):
+        began = time.monotonic()
+        subprocess.run([COMMAND, *command.split(), "--help"], check=True, capture_output=True, timeout=20)
+        seconds = time.monotonic() - began
+        # A busy machine may take longer once: what counts is what is loaded.
+        loaded = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", "import pagefleet_cli.main"], capture_output=True, check=True
+        ).stderr.decode()
+        assert seconds < 0.5 or not any(name in loaded for name in ("kubernetes", "pydantic", "cryptography", "torch"))
+
+
+def test_the_printed_definition_is_the_generated_one() -> None:
+    generated = Path(__file__).parents[2] / "crds" / "inferenceservices.yaml"
+    done = run("crd")
+    assert yaml.safe_load(done.stdout) == yaml.safe_load(generated.read_text())

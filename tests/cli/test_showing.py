@@ -1,0 +1,80 @@
+"""What the command prints of services, and when it says that one is ready."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from pagefleet_cli.printing import as_json, as_names, as_table, as_yaml
+from pagefleet_cli.readiness import readiness
+from pagefleet_cli.services import curl
+
+TABLE = {
+    "columnDefinitions": [{"name": "Name"}, {"name": "Ready", "priority": 0}, {"name": "Reason", "priority": 1}],
+    "rows": [
+        {"cells": ["chat", "True", "Serving"], "object": {"metadata": {"namespace": "default"}}},
+        {"cells": ["a-longer-name", None, None], "object": {"metadata": {"namespace": "prod"}}},
+    ],
+}
+
+
+def service(*conditions: tuple[str, str, str], generation: int = 2, **spec: Any) -> dict[str, Any]:
+    """A service whose conditions are of generation 2."""
+    return {
+        "metadata": {"name": "chat", "namespace": "default", "generation": generation, "managedFields": [{}]},
+        "spec": {"model": {"uri": "simulated://x"}, **spec},
+        "status": {
+            "conditions": [
+                {"type": kind, "status": status, "reason": "Reason", "message": message, "observedGeneration": 2}
+                for kind, status, message in conditions
+            ]
+        },
+    }
+
+
+def test_a_table_is_aligned_and_shows_wide_columns_only_when_asked() -> None:
+    assert as_table(TABLE, wide=False, with_namespace=False).splitlines() == [
+        "NAME            READY",
+        "chat            True",
+        "a-longer-name",
+    ]
+    assert as_table(TABLE, wide=True, with_namespace=True).splitlines() == [
+        "NAMESPACE   NAME            READY   REASON",
+        "default     chat            True    Serving",
+        "prod        a-longer-name",
+    ]
+
+
+def test_objects_are_shown_without_the_bookkeeping_of_apply() -> None:
+    found = {"apiVersion": "v1", "kind": "List", "items": [service(), service()]}
+    for shown in (json.loads(as_json(found)), yaml.safe_load(as_yaml(found))):
+        assert [sorted(each["metadata"]) for each in shown["items"]] == [["generation", "name", "namespace"]] * 2
+    assert as_names(found) == "chat\nchat" and as_names(service()) == "chat"
+
+
+@pytest.mark.parametrize(
+    ("found", "is_ready", "refused", "text"),
+    [
+        (service(), False, False, "the operator hasn't looked at it yet"),
+        (service(("Ready", "False", "0 of 1 ready")), False, False, "Reason: 0 of 1 ready"),
+        (service(("Ready", "True", "")), True, False, "Reason"),
+        (service(("Ready", "False", "no pods"), ("ModelFits", "False", "80 GB")), False, True, "Reason: 80 GB"),
+        (service(("Ready", "True", ""), ("ModelFits", "Unknown", "")), True, False, "Reason"),
+        # What was said of another spec says nothing of this one.
+        (service(("Ready", "True", ""), generation=3), False, False, "the operator hasn't looked at it yet"),
+        (service(("ModelFits", "False", ""), generation=3), False, False, "the operator hasn't looked at it yet"),
+    ],
+)
+def test_a_service_is_ready_by_the_conditions_of_its_newest_spec(
+    found: dict[str, Any], is_ready: bool, refused: bool, text: str
+) -> None:
+    judged = readiness(found)
+    assert (judged.is_ready, judged.refused, judged.text) == (is_ready, refused, text)
+
+
+def test_the_curl_names_the_model_and_a_key_where_one_is_needed() -> None:
+    assert '"model": "chat"' in curl("http://x", service()) and "API_KEY" not in curl("http://x", service())
+    named = service(tenancy={"apiKeysSecret": "keys"})
+    named["spec"]["model"]["servedName"] = "llama"
+    assert '"model": "llama"' in curl("http://x", named) and "Bearer $API_KEY" in curl("http://x", named)
