@@ -131,6 +131,8 @@ def _strict(schema: Schema) -> Schema:
         found["items"] = _strict(found["items"])
     if schema.get("x-kubernetes-list-type") == "set":
         found["uniqueItems"] = True
+    if "x-kubernetes-int-or-string" in schema:
+        found["type"] = ["integer", "string"]
     if _is_section(schema):
         found["additionalProperties"] = False
     return found
@@ -141,7 +143,7 @@ def _scalars(schema: Schema, values: Mapping[str, Any]) -> dict[str, Any]:
     for name, child in schema["properties"].items():
         if _is_section(child):
             found[name] = _scalars(child, values[name])
-        elif child["type"] not in ("array", "object"):
+        elif child.get("type") not in ("array", "object"):
             found[name] = values[name]
     return found
 

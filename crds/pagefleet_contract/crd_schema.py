@@ -31,6 +31,7 @@ _PLAIN = (
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
     "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-int-or-string",
 )
 _HANDLED = (
     "$ref",
@@ -166,6 +167,8 @@ def _enum_type(values: list[Any], path: tuple[str, ...]) -> str:
 
 
 def _check_bounds(schema: Schema, path: tuple[str, ...]) -> None:
+    if "x-kubernetes-int-or-string" in schema:
+        return
     kind = schema.get("type")
     if kind is None or kind == "number" or isinstance(kind, list):
         raise SchemaRefused(f"{_spelled(path)} has type {kind!r}; expected one type, and no fractions")

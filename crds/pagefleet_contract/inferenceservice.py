@@ -27,7 +27,8 @@ class ModelSpec(ModelSettings, WithRules):
     uri: str = Field(
         min_length=1,
         max_length=1024,
-        pattern=r"^(hf|pvc|s3|file|package|simulated)://[^\s]+$",
+        # Spelled out: engines of regular expressions differ in what white space is.
+        pattern=r"^(hf|pvc|s3|file|package|simulated)://[^\x00-\x20\x7f]+$",
     )
     """Where the model is: hf://OWNER/NAME, pvc://CLAIM/PATH, s3://BUCKET/PREFIX, file://PATH (of the container),
     package://DISTRIBUTION[/PATH], or simulated://NAME for a well-known model that is only played."""

@@ -3,7 +3,7 @@ stays open here; the API server checks it when the Deployment is applied."""
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from pagefleet_contract.engine import Section
 from pagefleet_contract.names import (
@@ -15,7 +15,7 @@ from pagefleet_contract.names import (
     LABEL_NAME,
     MOUNT_ROOT,
 )
-from pagefleet_contract.schema_markers import CelRule, ListMap, ListSet, Open, OpenField, WithRules
+from pagefleet_contract.schema_markers import CelRule, IntOrString, ListMap, ListSet, Open, OpenField, WithRules
 
 # An object or list that Kubernetes defines; the API server checks it when the Deployment is applied.
 OpenObject = Annotated[dict[str, Any], Open()]
@@ -32,7 +32,19 @@ _VolumeMount = Annotated[
 
 ResourceName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 LabelText = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
-ResourceAmount = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[0-9.]+([eE][-+]?[0-9]+|[mkKMGTPEi]+)?$")]
+
+
+def _as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+# A quantity of any resource, such as 4, 500m, 1.5 or 16Gi.
+ResourceAmount = Annotated[
+    str,
+    Field(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$"),
+    BeforeValidator(_as_text),
+    IntOrString(),
+]
 
 RESERVED_ENV = (ENV_POD_NAME, ENV_POD_NAMESPACE, ENV_POD_IP, "HOME", "TMPDIR", "KUBECONFIG")
 RESERVED_VOLUMES = ("config", "live", "keys", "model", "cache", "tmp")
@@ -55,7 +67,7 @@ class Resources(Section, WithRules):
     """What a replica asks for beside its accelerator, and its limits."""
 
     requests: dict[str, ResourceAmount] = Field(default={}, max_length=8)
-    """What a replica asks for beside its accelerator, such as cpu: "4" and memory: 16Gi."""
+    """What a replica asks for beside its accelerator, such as cpu: 4 and memory: 16Gi."""
 
     limits: dict[str, ResourceAmount] = Field(default={}, max_length=8)
     """What a replica may take at most."""

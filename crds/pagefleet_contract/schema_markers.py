@@ -81,6 +81,15 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
+class IntOrString:
+    """A text that people also write as a bare number, such as `cpu: 4`."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: _Handler) -> _Schema:
+        schema = {keyword: value for keyword, value in handler(core).items() if keyword != "type"}
+        return schema | {"x-kubernetes-int-or-string": True}
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """A Kubernetes quantity of bytes, written as text."""
 
