@@ -12,6 +12,9 @@ from pydantic.alias_generators import to_camel
 
 from pagefleet_contract.schema_markers import SIZE_LENGTH, CelRule, Size, WithRules
 
+# A model that is only played: its shape is real, its text is made up.
+SIMULATED_SCHEME = "simulated://"
+
 _QUANTITY = re.compile(r"([0-9]+)(Ki|Mi|Gi|Ti|k|M|G|T)?")
 _MULTIPLIERS = {
     "": 1,
@@ -64,8 +67,8 @@ class ModelSettings(Section):
     """The model and how it is loaded."""
 
     uri: str = Field(min_length=1)
-    """Where the model is: hf://OWNER/NAME, file://PATH, package://DISTRIBUTION[/PATH], or a plain path
-    to a Hugging Face directory or a GGUF file."""
+    """Where the model is: hf://OWNER/NAME, s3://BUCKET/PREFIX, file://PATH, package://DISTRIBUTION[/PATH], a plain
+    path to a Hugging Face directory or a GGUF file, or simulated://NAME for a well-known model that is only played."""
 
     revision: str | None = None
     """Branch, tag or commit of an hf:// model; the hub's default branch if absent."""
@@ -220,8 +223,8 @@ class SimulationSettings(Section):
     """How a simulated:// model behaves; nothing of it concerns a real one."""
 
     accelerator: str | None = Field(default=None, max_length=63)
-    """The accelerator whose speed and memory are played, such as h100; the CPU that the step times were measured on
-    if absent."""
+    """The accelerator whose speed and memory are played, such as h100, or several as 4xh100; the CPU that the step
+    times were measured on if absent."""
 
     memory: Quantity | None = None
     """Memory of the simulated device, if not the accelerator's own, as a quantity such as 80Gi."""
@@ -241,3 +244,12 @@ class EngineConfig(Section):
     scheduling: SchedulingSettings = SchedulingSettings()
     serving: ServingSettings = ServingSettings()
     simulation: SimulationSettings = SimulationSettings()
+
+    @model_validator(mode="after")
+    def _simulation_of_a_simulated_model(self) -> Self:
+        if self.simulation != SimulationSettings() and not self.model.uri.startswith(SIMULATED_SCHEME):
+            raise ValueError(
+                f"simulation is set, but model.uri is {self.model.uri}; it concerns {SIMULATED_SCHEME} models alone, "
+                "so leave it out"
+            )
+        return self

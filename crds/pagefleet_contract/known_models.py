@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from pagefleet_contract.engine import SIMULATED_SCHEME
 from pagefleet_contract.known_model_table import KNOWN_MODELS
 from pagefleet_contract.model_figures import KnownModel
 
-__all__ = ["KNOWN_MODELS", "SIMULATED_SCHEME", "KnownModel", "find_known_model", "is_simulated"]
+__all__ = ["KNOWN_MODELS", "KnownModel", "find_known_model", "is_simulated"]
 
-SIMULATED_SCHEME = "simulated://"
 _HUB_SCHEME = "hf://"
 
 _BY_NAME: Mapping[str, KnownModel] = MappingProxyType(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_contract.engine import EngineConfig
+from pagefleet_contract.engine import SIMULATED_SCHEME, EngineConfig
 from pagefleet_contract.flags import (
     ConfigRefused,
     Leaf,
@@ -147,13 +147,15 @@ def _values(leaf: Leaf) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def configs(draw: st.DrawFn) -> EngineConfig:
+def configs(draw: st.DrawFn, simulated: bool = False) -> EngineConfig:
     """Settings with any of the fields set, and one way of budgeting at most."""
     budget = [leaf for leaf in leaves() if leaf.path[:2] == ("kv_cache", "budget")]
     others = [leaf for leaf in leaves() if leaf not in budget and leaf.path != ("model", "uri")]
     chosen = draw(st.lists(st.sampled_from(others), unique=True)) + draw(st.lists(st.sampled_from(budget), max_size=1))
     # argparse takes a value that is "--" for the end of the options.
-    uri = draw(st.text("abc:/-=", min_size=1).filter(lambda text: text != "--"))
+    name = draw(st.text("abc:/-=", min_size=1).filter(lambda text: text != "--"))
+    # Only a simulated model takes settings of the simulation.
+    uri = SIMULATED_SCHEME + name if simulated or any(leaf.path[0] == "simulation" for leaf in chosen) else name
     values: dict[str, Any] = {"model": {"uri": uri}}
     for leaf in chosen:
         section = values
@@ -168,7 +170,7 @@ def test_settings_round_trip_through_flags(config: EngineConfig) -> None:
     assert parsed(*to_flags(config)) == config
 
 
-@given(configs(), configs())
+@given(configs(simulated=True), configs(simulated=True))
 def test_flags_win_over_any_file(in_file: EngineConfig, in_flags: EngineConfig) -> None:
     flags = {leaf.path: str(value) for leaf in leaves() if (value := _at(in_flags, leaf.path)) is not None}
     merged = merge_flags(in_file.model_dump(by_alias=True, exclude_none=True), flags)

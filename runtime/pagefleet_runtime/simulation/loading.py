@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from pagefleet_contract.accelerators import ACCELERATORS, Accelerator, find_accelerator
 from pagefleet_contract.capacity import describe_bytes, dtype_bytes, workspace_bytes
-from pagefleet_contract.engine import EngineConfig, quantity_bytes
-from pagefleet_contract.known_models import KNOWN_MODELS, SIMULATED_SCHEME, KnownModel, find_known_model
+from pagefleet_contract.engine import SIMULATED_SCHEME, EngineConfig, quantity_bytes
+from pagefleet_contract.known_models import KNOWN_MODELS, KnownModel, find_known_model
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
 from pagefleet_runtime.protocol import EngineInfo, LoadProgress
