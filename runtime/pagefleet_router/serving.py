@@ -3,36 +3,26 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from importlib.metadata import version
 from socket import socket
 from typing import Any
 
-import uvicorn
-from starlette.types import ASGIApp
-
 from pagefleet_contract.api_keys import ApiKeys
 from pagefleet_contract.listening import base_url
 from pagefleet_contract.router import RouterConfig
 from pagefleet_router.app import App
-from pagefleet_router.connections import Connection
 from pagefleet_router.fleet import Fleet
+from pagefleet_router.http_server import HTTPServer
 from pagefleet_router.kubernetes_api import PodsApi
 from pagefleet_router.metrics import RouterFigures
 from pagefleet_router.proxy import Proxy
 from pagefleet_router.refusals import DRAIN_ENDED
-from pagefleet_router.watch import PodWatch
+from pagefleet_router.watch import Pods, PodWatch
 
-# Thousands may connect at the same moment; the kernel cuts it to what it allows.
-_BACKLOG = 4096
-# Longer than the idle times of common load balancers, so that they close first and never send on what is closing.
-_KEEP_ALIVE_SECONDS = 75
 # After SIGTERM, until the last connections that were on their way to a Ready router have come.
 _LINGER_SECONDS = 0.5
-# How long the last answers may take to reach clients that read slowly.
-_FLUSH_SECONDS = 5
 # Each request takes two files, and some others are open.
 _OTHER_FILES = 64
 
@@ -46,7 +36,7 @@ async def serve(config: RouterConfig, keys: ApiKeys, kubeconfig: str | None, lis
 
 
 async def serve_with(
-    connect: Callable[[], Awaitable[PodsApi]], config: RouterConfig, keys: ApiKeys, listener: socket, most_files: int
+    connect: Callable[[], Awaitable[Pods]], config: RouterConfig, keys: ApiKeys, listener: socket, most_files: int
 ) -> int:
     """Serve the pods that `connect`'s API tells until a signal comes. Return the exit code."""
     stop = _StopSignals()
@@ -54,7 +44,7 @@ async def serve_with(
     figures = RouterFigures(version("pagefleet"), config.service_name, config.served_name)
     proxy = Proxy(config, fleet, keys, figures)
     max_connections = max(16, (most_files - _OTHER_FILES) // 2)
-    http = _HTTPServer(listener, max_connections, lambda crowded: App(proxy, fleet, figures, crowded))
+    http = HTTPServer(listener, max_connections, lambda crowded: App(proxy, fleet, figures, crowded))
     watching = asyncio.create_task(PodWatch(connect, fleet).run())
     serving = asyncio.create_task(http.serve())
     logger.info("listening on %s for %s/%s", base_url(listener), config.namespace, config.service_name)
@@ -76,7 +66,7 @@ async def _first_of(*tasks: "asyncio.Future[Any]") -> None:
         task.result()
 
 
-async def _drain(proxy: Proxy, http: "_HTTPServer", timeout_seconds: float, stop: "_StopSignals") -> None:
+async def _drain(proxy: Proxy, http: HTTPServer, timeout_seconds: float, stop: "_StopSignals") -> None:
     """Let the requests in flight come to their end, within the time."""
     proxy.begin_drain()
     logger.info("draining: %d requests in flight; a second signal ends them at once", proxy.num_open)
@@ -108,51 +98,3 @@ class _StopSignals:
 
     def _take(self) -> None:
         (self.hurry if self.asked.is_set() else self.asked).set()
-
-
-class _HTTPServer(uvicorn.Server):
-    """uvicorn as we want it: one process, no log line per request, signals left to us, bounded connections."""
-
-    def __init__(
-        self, listener: socket, max_connections: int, make_app: Callable[[Callable[[], bool]], ASGIApp]
-    ) -> None:
-        # The last eighth is for probes and for refusals in words.
-        working = max_connections - max_connections // 8
-        super().__init__(
-            uvicorn.Config(
-                make_app(lambda: len(self.server_state.connections) > working),
-                http=partial(Connection, max_connections=max_connections),  # type: ignore[arg-type]
-                ws="none",
-                lifespan="off",
-                loop="none",
-                interface="asgi3",
-                log_config=None,
-                log_level=logging.ERROR,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                backlog=_BACKLOG,
-                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=_FLUSH_SECONDS,
-            )
-        )
-        self.ending = asyncio.Event()
-        self._listener = listener
-
-    async def startup(self, sockets: list[socket] | None = None) -> None:
-        await super().startup(sockets=[self._listener])
-
-    async def main_loop(self) -> None:
-        await self.ending.wait()
-
-    def stop_accepting(self) -> None:
-        """Take no new connections; those without a request close, the others after theirs."""
-        for server in self.servers:
-            server.close()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

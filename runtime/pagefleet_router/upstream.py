@@ -57,7 +57,7 @@ class Upstream:
             try:
                 return await self._exchange(kept, request, body, has_no_body)
             except Lost:
-                if kept.has_begun or kept.was_aborted:
+                if kept.has_begun:
                     raise
         return await self._exchange(await self._connect(address), request, body, has_no_body)
 
@@ -113,7 +113,6 @@ class Answer(asyncio.Protocol):
         self._keep_timer: asyncio.TimerHandle | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._lost: str | None = None
-        self.was_aborted = False
         self._reset()
 
     def _reset(self) -> None:
@@ -190,7 +189,6 @@ class Answer(asyncio.Protocol):
 
     def abort(self) -> None:
         """End the connection at once; the replica stops working on the request."""
-        self.was_aborted = True
         self._transport.abort()
         self._lose("the router ended it")
 

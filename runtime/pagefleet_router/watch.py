@@ -4,9 +4,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from pagefleet_router.fleet import Fleet
-from pagefleet_router.kubernetes_api import ApiFault, Event, PodsApi
+from pagefleet_router.kubernetes_api import ApiFault, Event, Listed
 from pagefleet_router.replicas import PodList
 
 _FIRST_WAIT_SECONDS, _MOST_WAIT_SECONDS = 0.2, 5.0
@@ -24,10 +25,20 @@ def wait_seconds(faults_in_a_row: int, fault: ApiFault, jitter: float) -> float:
     return max(own, min(fault.retry_after_seconds or 0.0, _MOST_ASKED_SECONDS))
 
 
+class Pods(Protocol):
+    """The pods of a service, as an API tells them; each method raises ApiFault."""
+
+    async def list(self) -> Listed: ...
+
+    async def watch(self, resource_version: str, tell: Callable[[Event], None]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 class PodWatch:
     """Lists, watches, and begins again after every fault, with credentials that are read anew."""
 
-    def __init__(self, connect: Callable[[], Awaitable[PodsApi]], fleet: Fleet) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Pods]], fleet: Fleet) -> None:
         self._connect = connect
         self._fleet = fleet
         self._faults_in_a_row = 0
@@ -48,17 +59,17 @@ class PodWatch:
         api = await self._connect()
         try:
             listed = await api.list()
-            pods = _Pods(PodList(listed.pods), listed.resource_version, self._fleet)
-            pods.show()
+            followed = _Followed(PodList(listed.pods), listed.resource_version, self._fleet)
+            followed.show()
             self._heard()
             while True:
-                await api.watch(pods.resource_version, lambda event: self._take(pods, event))
+                await api.watch(followed.resource_version, lambda event: self._take(followed, event))
                 self._heard()
         finally:
             await api.close()
 
-    def _take(self, pods: "_Pods", event: Event) -> None:
-        pods.take(event)
+    def _take(self, followed: "_Followed", event: Event) -> None:
+        followed.take(event)
         self._heard()
 
     def _heard(self) -> None:
@@ -75,7 +86,7 @@ class PodWatch:
             logger.log(level, "%s; %s", fault, known)
 
 
-class _Pods:
+class _Followed:
     """The pods as followed so far, shown to the fleet."""
 
     def __init__(self, pods: PodList, resource_version: str, fleet: Fleet) -> None:
