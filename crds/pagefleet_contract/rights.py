@@ -34,7 +34,7 @@ OPERATOR_RIGHTS = (
     Right("policy", ("poddisruptionbudgets",), _CHILD_VERBS),
     Right("networking.k8s.io", ("networkpolicies",), _CHILD_VERBS),
     Right("", ("pods",), ("get", "list", "patch", "watch")),
-    Right("", ("events",), ("create", "list", "patch")),
+    Right("", ("events",), ("create", "get", "list", "patch")),
     Right("monitoring.coreos.com", ("podmonitors",), ("create", "delete", "get", "patch"), optional=True),
     Right("coordination.k8s.io", ("leases",), ("get", "list", "patch", "watch"), place="own", named=True),
 )

@@ -1,0 +1,130 @@
+"""Compares what the watches told with what the cluster says: at the start, now and then, and after a watch was cut.
+
+A watch that begins anew lists what is there and can't say what went meanwhile; a watch can also go deaf, or its right
+be taken away while it is open. Each of these is found here and nowhere else.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pagefleet_operator.cache import Cache
+from pagefleet_operator.cluster_api import ClusterApi
+from pagefleet_operator.faults import Fault, RefusedFault
+from pagefleet_operator.handlers import WATCHED_WITH_SELECTOR, Watches
+from pagefleet_operator.kinds import ResourceKind
+
+logger = logging.getLogger(__name__)
+
+_RIGHTS_SECONDS = 20.0
+_SOON_SECONDS = 1.0
+_DEAF_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Truth:
+    """Owns what is known to be wrong with the watches, in words; empty where nothing is."""
+
+    api: ClusterApi
+    cache: Cache
+    watches: Watches
+    namespaces: tuple[str | None, ...]  # None is all of them
+    resync_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    refused: str = ""  # rights that are missing
+    deaf: str = ""  # objects that no watch has told of
+    _unseen: dict[str, float] = field(default_factory=dict)
+    _rights_checked_at: float = float("-inf")
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self._until_filled()
+        swept_at = self.clock()
+        while True:
+            await asyncio.sleep(_SOON_SECONDS)
+            await self._check_rights()
+            due = self.clock() - swept_at > (_DEAF_SECONDS if self._unseen else self.resync_seconds)
+            if due or self.watches.was_listed_again:
+                self.watches.was_listed_again = False
+                await self._sweep()
+                swept_at = self.clock()
+
+    async def _until_filled(self) -> None:
+        """The watches have told of everything that was there when they began."""
+        missing: set[str] | None = None
+        while True:
+            try:
+                if missing is None:
+                    missing = await self._all_uids()
+            except Fault as fault:
+                logger.warning("the first list failed: %s", fault.message)
+                await asyncio.sleep(_SOON_SECONDS)
+                continue
+            give_up = self.clock() + 5.0
+            while missing and self.clock() < give_up:
+                missing = {uid for uid in missing if not self.cache.knows(uid)}
+                await asyncio.sleep(0.05)
+            if not missing:
+                break
+            missing = None  # some of it may be gone by now
+        self.watches.was_listed_again = False
+        self.filled.set()
+        logger.info("all watches are filled", extra={"services": len(self.cache.service_keys())})
+
+    async def _sweep(self) -> None:
+        unseen: set[str] = set()
+        try:
+            for kind, selector in WATCHED_WITH_SELECTOR:
+                for namespace in self.namespaces:
+                    unseen |= await self._compare(kind, selector, namespace)
+        except Fault as fault:
+            logger.warning("what the watches told can't be checked: %s", fault.message)
+            return
+        now = self.clock()
+        self._unseen = {uid: self._unseen.get(uid, now) for uid in unseen}
+        late = [uid for uid, since in self._unseen.items() if now - since > _DEAF_SECONDS]
+        self.deaf = f"{len(late)} objects are in the cluster and no watch has told of them" if late else ""
+
+    async def _compare(self, kind: ResourceKind, selector: str, namespace: str | None) -> set[str]:
+        """Drop what is gone, and return what the watches should have told of."""
+        before = self.cache.uids(kind, namespace)
+        there = await self._uids(kind, selector, namespace)
+        for uid in before - there:
+            if self.cache.knows(uid):
+                logger.info("found gone without a word of the watch", extra={"kind": kind.kind, "uid": uid})
+                self.watches.lose(uid)
+        return {uid for uid in there if not self.cache.knows(uid)}
+
+    async def _all_uids(self) -> set[str]:
+        found: set[str] = set()
+        for kind, selector in WATCHED_WITH_SELECTOR:
+            for namespace in self.namespaces:
+                found |= await self._uids(kind, selector, namespace)
+        return found
+
+    async def _uids(self, kind: ResourceKind, selector: str, namespace: str | None) -> set[str]:
+        query = {"labelSelector": selector} if selector else {}
+        pages = self.api.pages(kind.path(namespace), query, only_metadata=True)
+        return {item["metadata"]["uid"] async for page in pages for item in page}
+
+    async def _check_rights(self) -> None:
+        """A right that is taken away shows only when an open watch ends: ask for the shortest list of each kind."""
+        if self.clock() - self._rights_checked_at < _RIGHTS_SECONDS:
+            return
+        self._rights_checked_at = self.clock()
+        refused = ""
+        for kind, selector in WATCHED_WITH_SELECTOR:
+            for namespace in self.namespaces:
+                query = {"limit": "1"} | ({"labelSelector": selector} if selector else {})
+                try:
+                    await self.api.get(kind.path(namespace), query)
+                except RefusedFault as fault:
+                    refused = fault.message
+                except Fault:
+                    continue  # the watches themselves and the canary see an API that is out of reach
+        if refused and refused != self.refused:
+            logger.error("a right is missing; install the chart's roles again: %s", refused)
+        self.refused = refused
