@@ -92,7 +92,7 @@ class ModelSettings(Section):
 class Budget(Section, WithRules):
     """How much memory the KV cache gets: exactly one of the three fields."""
 
-    blocks: int | None = Field(default=None, ge=1)
+    blocks: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Number of KV blocks."""
 
     memory: Quantity | None = None
@@ -126,7 +126,7 @@ class Retention(Section):
     policy: Literal["LRU"] = "LRU"
     """Which cached block goes first when room is needed: the one unused for longest."""
 
-    ttl_seconds: int | None = Field(default=None, ge=1)
+    ttl_seconds: int | None = Field(default=None, ge=1, le=31_536_000)
     """Longest time that an unused cached block is kept, in seconds; no limit if absent."""
 
 
