@@ -80,6 +80,7 @@
   - events
   verbs:
   - create
+  - get
   - list
   - patch
 {{- if eq .settings.podMonitors "Enabled" }}
