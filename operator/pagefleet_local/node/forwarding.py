@@ -1,0 +1,144 @@
+"""Services on this machine: the node listens on each cluster address and passes connections on to pods.
+
+Bytes are passed in both directions without being looked at. The end of one direction is passed on as such, so a client
+that has sent all may still read; a broken connection breaks its other half, so that a server learns of it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+
+from pagefleet_local.node.endpoints import Backend, Listener
+
+_CONNECT_SECONDS = 5
+_BACKLOG = 1024
+_log = logging.getLogger(__name__)
+
+Refused = Callable[[Listener, OSError], Awaitable[None]]
+
+
+class Forwarder:
+    """Listens where the table says. A new table changes where new connections go; open ones stay."""
+
+    def __init__(self, refused: Refused) -> None:
+        self._refused = refused
+        self._servers: dict[Listener, asyncio.Server] = {}
+        self._failed: set[Listener] = set()
+        self._table: Mapping[Listener, tuple[Backend, ...]] = {}
+        self._turns: dict[Listener, int] = {}
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    async def follow(self, table: Mapping[Listener, tuple[Backend, ...]]) -> None:
+        self._table = table
+        for listener in self._servers.keys() - table.keys():
+            self._servers.pop(listener).close()
+            self._turns.pop(listener, None)
+        self._failed &= table.keys()
+        for listener in sorted(table.keys() - self._servers.keys() - self._failed):
+            await self._listen(listener)
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+        for task in self._connecting:
+            task.cancel()
+
+    async def _listen(self, listener: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._servers[listener] = await loop.create_server(
+                lambda: _Side(lambda side: self._accept(listener, side)),
+                listener.address,
+                listener.port,
+                backlog=_BACKLOG,
+            )
+        except OSError as error:
+            self._failed.add(listener)
+            await self._refused(listener, error)
+
+    def _accept(self, listener: Listener, client: "_Side") -> None:
+        client.transport.pause_reading()
+        task = asyncio.create_task(self._connect(listener, client))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, listener: Listener, client: "_Side") -> None:
+        """Join the client to the first pod that answers, in turn from the next one on; to none: break it."""
+        backends = self._table.get(listener, ())
+        turn = self._turns.get(listener, random.randrange(1 << 16))
+        self._turns[listener] = turn + 1
+        loop = asyncio.get_running_loop()
+        for step in range(len(backends)):
+            backend = backends[(turn + step) % len(backends)]
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    _, server = await loop.create_connection(_Side, backend.address, backend.port)
+            except OSError as error:  # a timeout is one too
+                _log.info(
+                    "%s of Service %s/%s does not answer: %s", backend, listener.namespace, listener.service, error
+                )
+                continue
+            client.join(server)
+            return
+        client.transport.abort()
+
+
+class _Side(asyncio.Protocol):
+    """One half of a forwarded connection; `other` is set when both are there."""
+
+    transport: asyncio.Transport
+    other: "_Side | None" = None
+
+    def __init__(self, accepted: "Callable[[_Side], None] | None" = None) -> None:
+        self._accepted = accepted
+        self._ended = False  # it sends no more
+        self._lost = False
+
+    def join(self, other: "_Side") -> None:
+        """Let bytes pass between the two from now on."""
+        if self._lost:
+            other.transport.abort()
+            return
+        self.other, other.other = other, self
+        self.transport.resume_reading()
+        other.transport.resume_reading()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        if self._accepted:
+            self._accepted(self)
+        else:
+            transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self.other:
+            self.other.transport.write(data)
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        if self.other is None:
+            return False
+        if self.other._ended:
+            self.other.transport.close()
+            return False
+        if not self.other._lost:
+            self.other.transport.write_eof()
+        return True  # the other direction stays open
+
+    def pause_writing(self) -> None:
+        if self.other and not self.other._lost:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.other and not self.other._lost:
+            self.other.transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost = True
+        if self.other and not self.other._lost:
+            if error:
+                self.other.transport.abort()
+            else:
+                self.other.transport.close()
