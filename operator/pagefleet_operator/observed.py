@@ -22,7 +22,6 @@ class Service:
     spec: InferenceServiceSpec | None
     refusal: str = ""
     status: Manifest = field(default_factory=dict)  # as it is in the cluster
-    created_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

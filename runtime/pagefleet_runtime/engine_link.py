@@ -20,8 +20,10 @@ from pagefleet_runtime.protocol import FromEngine, Shutdown, ToEngine
 Deliver = Callable[[FromEngine], None]
 Lost = Callable[[str], None]
 
-# How long an engine that was told to end may take before it is killed.
-_STOP_SECONDS = 5
+# How long an engine that was told to end may take before it is killed: an idle server is gone within three seconds.
+_STOP_SECONDS = 2
+# How long an engine may take to end after its socket has closed.
+_END_SECONDS = 5
 
 logger = logging.getLogger(__name__)
 
@@ -105,11 +107,13 @@ class ProcessLink:
 def _end_of(process: "subprocess.Popen[bytes]") -> str:
     """Wait for a process whose socket has closed, and say in words how it ended."""
     try:
-        code = process.wait(_STOP_SECONDS)
+        code = process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
         return "the engine process closed its connection"
+    if code == -signal.SIGKILL:
+        return "the engine process was killed by SIGKILL, which is what happens where memory runs out"
     if code < 0:
         return f"the engine process was killed by {signal.Signals(-code).name}"
     return f"the engine process ended with exit code {code}; its log says why"

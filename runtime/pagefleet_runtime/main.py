@@ -5,10 +5,8 @@ Nothing heavy is imported before the flags have been checked: help and errors an
 
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from pagefleet_contract.api_keys import KeyFileRefused
@@ -32,8 +30,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The last line on stderr says why it ended, where it wasn't told to: it becomes the pod's termination message.
     """
-    # Process 1 of a container doesn't end by a signal that it has no handler for. Serving sets its own.
-    signal.signal(signal.SIGTERM, _end_at_once)
     try:
         options = parse_serve(sys.argv[1:] if arguments is None else arguments, PROGRAM)
     except ConfigRefused as refused:
@@ -92,7 +88,3 @@ def _load_model_tokenizer(info: "EngineInfo") -> "Tokenizer":
 
 def _say(line: str) -> None:
     print(f"{PROGRAM}: {' '.join(line.split())}", file=sys.stderr, flush=True)
-
-
-def _end_at_once(number: int, frame: FrameType | None) -> None:
-    os._exit(0)  # nothing has begun that would have to be finished

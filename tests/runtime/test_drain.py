@@ -61,10 +61,3 @@ def test_a_second_signal_ends_what_runs_with_an_error_event(model: Path) -> None
             *_, last = incoming
         assert "told to stop at once" in last
         assert server.process.wait(10) == 0
-
-
-def test_an_idle_server_ends_within_seconds(model: Path) -> None:
-    with live_server(model, *FLAGS) as server, httpx2.Client(timeout=60) as http:
-        http.get(server.url + PATH_LIVE)  # and its connection stays open
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(5) == 0

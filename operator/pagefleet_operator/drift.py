@@ -1,0 +1,140 @@
+"""Whether a live child still is what we apply: the first difference in words.
+
+What we want must be contained in what is there. The API server adds defaults and spells quantities its own way, and
+other managers may add entries to lists that Kubernetes merges by key: none of that is a difference, because applying
+again would not change it. Taking something out of a pod template is seen by the template's hash.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pagefleet_operator.quantities import same_quantity
+
+# Lists that server-side apply merges, by the fields that tell their entries apart. All others are replaced as a whole.
+_MERGED_BY: dict[str, tuple[str, ...]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "env": ("name",),
+    "volumes": ("name",),
+    "volumeMounts": ("mountPath",),
+    "imagePullSecrets": ("name",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+    "ownerReferences": ("uid",),
+}
+# Ports have no common key: those of containers and those of Services differ.
+_PORT_KEYS = ("containerPort", "port")
+_QUANTITIES_UNDER = ("requests", "limits")
+_QUANTITIES = ("sizeLimit", "divisor")
+# False stored for these is something else than nothing; for others the API server drops what says nothing.
+_FALSE_IS_STORED = ("automountServiceAccountToken", "allowPrivilegeEscalation")
+
+
+def differs(desired: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
+    """Return the first difference between what is applied and what is there, or None where there is none."""
+    return _mapping_difference(desired, live, _Place("", "", False))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in the object: the path in words, the key of the mapping around, whether a replaced list is around."""
+
+    path: str
+    around: str
+    replaced: bool
+
+    def below(self, key: str) -> "_Place":
+        # Keys of labels, annotations and the like hold dots themselves.
+        if "." in key or "/" in key:
+            return replace(self, path=f"{self.path}[{key}]")
+        return replace(self, path=f"{self.path}.{key}" if self.path else key)
+
+    def entry(self, index: str, replaced: bool) -> "_Place":
+        return _Place(f"{self.path}[{index}]", self.around, replaced)
+
+
+def _mapping_difference(desired: Mapping[str, Any], live: Mapping[str, Any], place: _Place) -> str | None:
+    for key in sorted(desired, key=_telling_first):
+        difference = _difference(key, desired[key], live.get(key), place.below(key))
+        if difference is not None:
+            return difference
+    return None
+
+
+def _telling_first(key: str) -> tuple[bool, str]:
+    """What is inside says more to people than a changed hash in the metadata."""
+    return key == "metadata", key
+
+
+def _difference(key: str, desired: Any, live: Any, place: _Place) -> str | None:
+    if isinstance(desired, Mapping):
+        if live is None or isinstance(live, Mapping):
+            return _mapping_difference(desired, live or {}, replace(place, around=key))
+        return _words(place.path, desired, live)
+    if isinstance(desired, Sequence) and not isinstance(desired, str):
+        return _list_difference(key, desired, live or (), place)
+    if _same_scalar(key, desired, live, place.around):
+        return None
+    return _words(place.path, desired, live)
+
+
+def _list_difference(key: str, desired: Sequence[Any], live: Any, place: _Place) -> str | None:
+    if isinstance(live, str) or not isinstance(live, Sequence):
+        return _words(place.path, desired, live)
+    names = None if place.replaced else _merge_keys(key, desired)
+    if names is not None:
+        return _merged_difference(names, desired, live, place)
+    if len(desired) != len(live):
+        return f"{place.path} has {_entries(len(live))}, not {len(desired)}"
+    for index, (wanted, found) in enumerate(zip(desired, live, strict=True)):
+        difference = _difference(key, wanted, found, place.entry(str(index), replaced=True))
+        if difference is not None:
+            return difference
+    return None
+
+
+def _merge_keys(key: str, desired: Sequence[Any]) -> tuple[str, ...] | None:
+    if key == "ports":
+        found = next((name for name in _PORT_KEYS if desired and name in desired[0]), None)
+        return None if found is None else (found,)
+    return _MERGED_BY.get(key)
+
+
+def _merged_difference(
+    names: tuple[str, ...], desired: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]], place: _Place
+) -> str | None:
+    there = {tuple(entry.get(name) for name in names): entry for entry in live}
+    for wanted in desired:
+        key = tuple(wanted.get(name) for name in names)
+        within = place.entry(",".join(map(str, key)), replaced=False)
+        if key not in there:
+            return f"{within.path} is missing"
+        difference = _mapping_difference(wanted, there[key], within)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _same_scalar(key: str, desired: Any, live: Any, around: str) -> bool:
+    if desired == live and isinstance(desired, bool) == isinstance(live, bool):
+        return True
+    if live is None:
+        return not desired and key not in _FALSE_IS_STORED
+    if isinstance(live, (Mapping, list, tuple)):
+        return False
+    return (around in _QUANTITIES_UNDER or key in _QUANTITIES) and same_quantity(desired, live)
+
+
+def _words(path: str, desired: Any, live: Any) -> str:
+    if live is None:
+        return f"{path} is missing, not {_short(desired)}"
+    return f"{path} is {_short(live)}, not {_short(desired)}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"

@@ -1,0 +1,191 @@
+"""Whether the model fits a replica, decided before any pod exists, with the bytes in the message.
+
+False only where no replica could ever start: a doubt lets the pods try, and their report decides.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pagefleet_contract.accelerators import find_accelerator
+from pagefleet_contract.capacity import (
+    ModelShape,
+    blocks_in,
+    bytes_per_block,
+    describe_bytes,
+    dtype_bytes,
+    sequences_in,
+)
+from pagefleet_contract.engine import EngineConfig, quantity_bytes
+from pagefleet_contract.inferenceservice import InferenceServiceSpec
+from pagefleet_contract.service_settings import is_simulated
+from pagefleet_operator.manifests.resources import CPU
+from pagefleet_operator.observed import ModelFacts
+
+# What most models have. None stores less a value, so that False is certain.
+_AUTO_DTYPE = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The condition ModelFits. Where `status` is False there shall be no pods."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    shape: ModelShape
+    weights_bytes: int
+    kv_dtype: str
+    max_length: int | None
+    memory_bytes: int
+    memory_words: str
+    source: str
+
+
+def judge_fit(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts, *, proven: bool) -> Fit:
+    """Return whether the model fits. `proven`: a replica of this generation has made its KV blocks."""
+    refused = _parallelism_fault(spec)
+    if refused is not None:
+        return refused
+    reckoned = _reckon(spec, config, model)
+    if reckoned.status != "True" and proven:
+        return Fit("True", "ReplicaRuns", "a replica of this generation has loaded it; status.kv has its figures")
+    return reckoned
+
+
+def _reckon(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts) -> Fit:
+    if model.shape is None or model.weights_bytes is None:
+        why = model.fault or f"nothing is known about {spec.model.uri} before a replica has loaded it"
+        return Fit("Unknown", "ModelUnknown", f"{why}; the first replica will tell")
+    memory = _memory(spec, config)
+    if memory is None:
+        return Fit("Unknown", "MemoryUnknown", f"{_how_to_tell_memory(spec)}; the first replica will tell")
+    sizes = _Sizes(
+        model.shape,
+        _weights_bytes(model, model.weights_bytes, config),
+        _kv_dtype(model, config),
+        _length(model, config),
+        *memory,
+        model.source,
+    )
+    return _judge(config, sizes)
+
+
+def _parallelism_fault(spec: InferenceServiceSpec) -> Fit | None:
+    accelerator = spec.accelerator
+    if accelerator.resource == CPU or accelerator.count == 1 or is_simulated(spec.model.uri):
+        return None
+    return Fit(
+        "False",
+        "ParallelismUnsupported",
+        f"accelerator.count is {accelerator.count}; a replica of this version computes on one {accelerator.resource};"
+        " set accelerator.count to 1 and choose a model or dtype that fits one",
+    )
+
+
+def _memory(spec: InferenceServiceSpec, config: EngineConfig) -> tuple[int, str] | None:
+    """Return the bytes that a replica's device has, and what says so."""
+    accelerator = spec.accelerator
+    if is_simulated(spec.model.uri):
+        played = config.simulation
+        if played.memory is not None:
+            return quantity_bytes(played.memory), "simulation.memory"
+        known = None if played.accelerator is None else find_accelerator(played.accelerator)
+        return None if known is None else (known.memory_bytes, f"simulation.accelerator {played.accelerator}")
+    if accelerator.memory is None:
+        return None
+    return quantity_bytes(accelerator.memory), "accelerator.memory"
+
+
+def _how_to_tell_memory(spec: InferenceServiceSpec) -> str:
+    if is_simulated(spec.model.uri):
+        return "neither simulation.memory nor a known simulation.accelerator says how much memory is played"
+    if spec.accelerator.resource == CPU:
+        return "accelerator.memory is absent, so a replica takes what its node has"
+    return f"accelerator.memory is absent, so nothing says how much memory one {spec.accelerator.resource} has"
+
+
+def _weights_bytes(model: ModelFacts, own_bytes: int, config: EngineConfig) -> int:
+    own = model.dtype or _AUTO_DTYPE
+    asked = own if config.model.dtype == "auto" else config.model.dtype
+    return own_bytes * dtype_bytes(asked) // dtype_bytes(own)
+
+
+def _kv_dtype(model: ModelFacts, config: EngineConfig) -> str:
+    asked = (config.kv_cache.dtype, config.model.dtype)
+    return next((dtype for dtype in asked if dtype != "auto"), model.dtype or _AUTO_DTYPE)
+
+
+def _length(model: ModelFacts, config: EngineConfig) -> int | None:
+    known = [length for length in (config.model.max_length, model.max_length_tokens) if length is not None]
+    return min(known) if known else None
+
+
+def _judge(config: EngineConfig, sizes: _Sizes) -> Fit:
+    budget = config.kv_cache.budget
+    block_bytes = bytes_per_block(sizes.shape, sizes.kv_dtype, config.kv_cache.block_size)
+    if budget.memory_percent is not None:
+        share = sizes.memory_bytes * budget.memory_percent // 100
+        fits = blocks_in(share - sizes.weights_bytes, block_bytes)
+        return _fits(config, sizes, fits, block_bytes) if fits else _no_room(config, sizes, block_bytes, share)
+    blocks = (
+        budget.blocks if budget.blocks is not None else blocks_in(quantity_bytes(budget.memory or "0"), block_bytes)
+    )
+    if blocks == 0:
+        told = f"kvCache.budget.memory is {budget.memory}; give {describe_bytes(block_bytes)}, one block, or more"
+        return Fit("False", "BudgetTooSmall", told)
+    if sizes.weights_bytes + blocks * block_bytes > sizes.memory_bytes:
+        return _budget_too_large(sizes, blocks, block_bytes)
+    return _fits(config, sizes, blocks, block_bytes)
+
+
+def _fits(config: EngineConfig, sizes: _Sizes, blocks: int, block_bytes: int) -> Fit:
+    block_size = config.kv_cache.block_size
+    tokens = blocks * block_size
+    told = (
+        f"beside {describe_bytes(sizes.weights_bytes)} of weights {_memory_words(sizes)} hold at most {blocks}"
+        f" KV blocks of {describe_bytes(block_bytes)}, {tokens} tokens"
+    )
+    if sizes.max_length is not None:
+        length = min(sizes.max_length, tokens)
+        told += f", {sequences_in(blocks, length, block_size)} sequences of {length}"
+    return Fit("True", "Fits", f"{told}; sizes from {sizes.source}")
+
+
+def _no_room(config: EngineConfig, sizes: _Sizes, block_bytes: int, share: int) -> Fit:
+    percent = config.kv_cache.budget.memory_percent
+    assert percent is not None, "the caller looked"
+    needed = -(-(sizes.weights_bytes + block_bytes) * 100 // percent)
+    told = (
+        f"weights take {describe_bytes(sizes.weights_bytes)} and one KV block {describe_bytes(block_bytes)};"
+        f" {percent} % of {_memory_words(sizes)} are {describe_bytes(share)}."
+        f" It would fit in {_whole_gibibytes(needed)} of memory"
+    )
+    if sizes.weights_bytes + block_bytes <= sizes.memory_bytes:
+        least = -(-(sizes.weights_bytes + block_bytes) * 100 // sizes.memory_bytes)
+        told += f", or with kvCache.budget.memoryPercent {least} or more"
+    elif config.model.dtype == "float32":
+        told += ", with model.dtype bfloat16 in about half of that"
+    return Fit("False", "DoesNotFit", f"{told}; sizes from {sizes.source}")
+
+
+def _budget_too_large(sizes: _Sizes, blocks: int, block_bytes: int) -> Fit:
+    most = blocks_in(sizes.memory_bytes - sizes.weights_bytes, block_bytes)
+    asked = f"{blocks} KV blocks take {describe_bytes(blocks * block_bytes)}"
+    told = f"{asked} and weights {describe_bytes(sizes.weights_bytes)}, more than {_memory_words(sizes)}."
+    if most:
+        told += f" At most {most} blocks ({describe_bytes(most * block_bytes)}) would fit"
+    else:
+        told += f" It would fit in {_whole_gibibytes(sizes.weights_bytes + blocks * block_bytes)} of memory"
+    return Fit("False", "DoesNotFit", f"{told}; sizes from {sizes.source}")
+
+
+def _memory_words(sizes: _Sizes) -> str:
+    return f"{describe_bytes(sizes.memory_bytes)} ({sizes.memory_words})"
+
+
+def _whole_gibibytes(num_bytes: int) -> str:
+    return f"{-(-num_bytes // 2**30)}Gi"

@@ -1,0 +1,95 @@
+"""Why a pod doesn't come up, from its status and the events about it, in Kubernetes' own words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pagefleet_operator.observed import Manifest, Trouble
+
+# A container that waits for one of these is on its way.
+_ON_ITS_WAY = ("ContainerCreating", "PodInitializing", "")
+_MESSAGE_CHARACTERS = 2000
+
+
+def trouble_of(pod: Manifest, events: Sequence[Manifest] = ()) -> Trouble | None:
+    """Return what keeps the pod from coming up; None where nothing does, or nothing that is known yet."""
+    status = pod.get("status") or {}
+    containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    if status.get("phase") == "Failed":
+        return _failed(status, containers)
+    if condition_of(status, "Ready").get("status") == "True":
+        return None
+    scheduling = condition_of(status, "PodScheduled")
+    if scheduling.get("status") == "False":
+        return _trouble(scheduling.get("reason") or "Unschedulable", scheduling.get("message"))
+    for container in containers:
+        trouble = _container_trouble(container)
+        if trouble is not None:
+            return trouble
+    is_started = any("running" in (container.get("state") or {}) for container in containers)
+    return None if is_started else _newest_warning(events)
+
+
+def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the condition of this type; empty where there is none."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == kind:
+            found: Mapping[str, Any] = condition
+            return found
+    return {}
+
+
+def _failed(status: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) -> Trouble:
+    if status.get("reason"):
+        return _trouble(status["reason"], status.get("message"))
+    for container in containers:
+        ended = (container.get("state") or {}).get("terminated")
+        if ended and ended.get("exitCode"):
+            return _ended(container, ended, "Failed")
+    return _trouble("Failed", status.get("message") or "the pod has failed and nothing says why")
+
+
+def _container_trouble(container: Mapping[str, Any]) -> Trouble | None:
+    state = container.get("state") or {}
+    waiting, ended = state.get("waiting"), state.get("terminated")
+    before = (container.get("lastState") or {}).get("terminated")
+    if waiting is not None:
+        reason = waiting.get("reason") or ""
+        if before and reason in (*_ON_ITS_WAY, "CrashLoopBackOff"):
+            return _ended(container, before, "CrashLoopBackOff")
+        if reason not in _ON_ITS_WAY:
+            return _trouble(reason, waiting.get("message"))
+        return _trouble("ContainerCreating", waiting["message"]) if waiting.get("message") else None
+    if ended is not None:
+        return _ended(container, ended, "CrashLoopBackOff") if ended.get("exitCode") else None
+    # It runs again and isn't ready: what ended it last time may do so again.
+    return _ended(container, before, "CrashLoopBackOff") if before and before.get("exitCode") else None
+
+
+def _ended(container: Mapping[str, Any], ended: Mapping[str, Any], reason: str) -> Trouble:
+    """Return the trouble of a container that has ended; its last words say most."""
+    code, words = ended.get("exitCode"), (ended.get("message") or "").strip()
+    if ended.get("reason") == "OOMKilled":
+        told = f"container {container.get('name')} took more memory than its limit and was killed"
+        return _trouble("OOMKilled", f"{told}; {words}" if words else f"{told}; raise the limit")
+    return _trouble(reason, words or f"container {container.get('name')} ended with exit code {code} and said nothing")
+
+
+def _newest_warning(events: Sequence[Manifest]) -> Trouble | None:
+    """Return what the node last complained about: a volume, a sandbox, a missing ConfigMap."""
+    warnings = [event for event in events if event.get("type") == "Warning"]
+    if not warnings:
+        return None
+    newest = max(warnings, key=_event_time)
+    return _trouble(newest.get("reason") or "Warning", newest.get("message") or newest.get("note"))
+
+
+def _event_time(event: Manifest) -> str:
+    """Return when the event was last seen; timestamps of one form sort like the times."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return str(next((time for time in times if time), (event.get("metadata") or {}).get("creationTimestamp") or ""))
+
+
+def _trouble(reason: str, message: str | None) -> Trouble:
+    text = " ".join((message or "").split())
+    return Trouble(reason, text if len(text) <= _MESSAGE_CHARACTERS else f"…{text[1 - _MESSAGE_CHARACTERS :]}")
