@@ -68,13 +68,13 @@ class Applier:
                 raise Outdated(fault.message) from fault
             except Fault as fault:
                 self._on_write(kind, "refused" if isinstance(fault, RefusedFault) else "temporary")
-                logger.warning("%s: %s", _words(action), fault.message, extra=_extra(key, action))
+                logger.warning("%s: %s", _words(action), fault.message, extra=_extra(key))
                 faults.append(fault)
                 continue
             self._on_write(kind, "done" if changed else "skipped")
             if changed:
                 num_done += 1
-                logger.info("%s: %s", _words(action), action.reason, extra=_extra(key, action))
+                logger.info("%s: %s", _words(action), action.reason, extra=_extra(key))
         return Report(num_done, tuple(faults))
 
     async def write_status(self, key: ServiceKey, live: Manifest, status: Mapping[str, Any]) -> bool:
@@ -233,5 +233,5 @@ def _words(action: Action) -> str:
             return f"set the live settings of {action.pod}"
 
 
-def _extra(key: ServiceKey, action: Action) -> dict[str, str]:
-    return {"namespace": key.namespace, "service": key.name, "uid": key.uid, "why": action.reason}
+def _extra(key: ServiceKey) -> dict[str, str]:
+    return {"namespace": key.namespace, "service": key.name, "uid": key.uid}
