@@ -28,6 +28,10 @@ class RouterConfig(Section):
     connect_timeout_seconds: int = Field(default=2, ge=1, le=60)
     """Longest time that connecting to a replica may take, in seconds; then another one is tried."""
 
+    client_timeout_seconds: int = Field(default=30, ge=1, le=3600)
+    """Longest time that a client may take to send a request's head, in seconds, and its body beside a second for each
+    4 KiB of it; then it is answered with 408."""
+
     max_body_bytes: int = Field(default=ServingSettings().max_body_bytes, ge=1024, le=2**30)
     """Largest request body, in bytes; a larger one is answered with 413."""
 

@@ -7,8 +7,6 @@ from starlette.types import Receive
 from pagefleet_router.headers import Headers, header
 from pagefleet_router.refusals import SLOW_BODY, TOO_MUCH_BUFFERED, Refused, body_too_large
 
-# A body may take this long, and a second more for each of so many bytes.
-_PATIENCE_SECONDS = 30.0
 _SLOWEST_BYTES_A_SECOND = 4096
 
 
@@ -38,15 +36,18 @@ class Body:
         self._room = room
         self._taken_bytes = 0
 
-    async def read(self, headers: Headers, receive: Receive, most_bytes: int) -> None:
-        """Receive it whole. Raises Refused (408, 413, 503) or ClientLeft."""
+    async def read(self, headers: Headers, receive: Receive, most_bytes: int, patience_seconds: float) -> None:
+        """Receive it whole; it may take that long, and longer the more has come.
+
+        Raises Refused (408, 413, 503) or ClientLeft.
+        """
         announced = header(headers, b"content-length")
         if announced is not None and int(announced) > most_bytes:
             raise Refused(body_too_large(most_bytes))
         pieces: list[bytes] = []
         started = asyncio.get_running_loop().time()
         while True:
-            limit = started + _PATIENCE_SECONDS + self._taken_bytes / _SLOWEST_BYTES_A_SECOND
+            limit = started + patience_seconds + self._taken_bytes / _SLOWEST_BYTES_A_SECOND
             try:
                 async with asyncio.timeout_at(limit):
                     message = await receive()

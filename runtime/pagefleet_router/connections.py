@@ -15,14 +15,13 @@ from pagefleet_router.exchange import refusal_answer
 from pagefleet_router.refusals import TOO_MANY_CONNECTIONS
 
 _MOST_HEAD_BYTES = 64 * 1024
-_HEAD_SECONDS = 30.0
 # What a chunked body may cost beside its content: the smallest chunk has five bytes around one.
 _LEAST_OVERHEAD_BYTES, _OVERHEAD_FACTOR = 64 * 1024, 8
 # How much of a body is read to no purpose after its request was answered, so that the client reads the answer.
 _MOST_WASTED_BYTES = 32 * 2**20
 
 _HEAD_TOO_LARGE = Refusal(431, "head_too_large", f"the request's head is larger than {_MOST_HEAD_BYTES} bytes")
-_SLOW_HEAD = Refusal(408, "slow_head", f"the request's head didn't come within {_HEAD_SECONDS:.0f} seconds")
+_SLOW_HEAD = Refusal(408, "slow_head", "the request's head stopped coming")
 _NOT_HTTP = Refusal(400, "invalid_http", "what was sent isn't an HTTP/1.1 request")
 _PHRASES = {
     400: "Bad Request",
@@ -34,10 +33,12 @@ _UPGRADE = re.compile(rb"(?i)(?<=\r\n)upgrade(?=[ \t]*:)")
 
 
 class Connection(HttpToolsProtocol):
-    """One connection of a client. `max_connections` of them may be open; one more is refused in words."""
+    """One connection of a client. `max_connections` of them may be open; one more is refused in words. A request's
+    head may take `head_seconds`."""
 
-    def __init__(self, *, max_connections: int, **settings: Any) -> None:
+    def __init__(self, *, max_connections: int, head_seconds: float, **settings: Any) -> None:
         super().__init__(**settings)
+        self._head_seconds = head_seconds
         self._max_connections = max_connections
         self._open_cycles: deque[RequestResponseCycle] = deque()
         self._head_timer: asyncio.TimerHandle | None = None
@@ -127,7 +128,7 @@ class Connection(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(_HEAD_SECONDS, self._head_is_late)
+            self._head_timer = self.loop.call_later(self._head_seconds, self._head_is_late)
 
     def _forget_head(self) -> None:
         if self._head_timer is not None:

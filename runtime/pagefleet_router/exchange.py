@@ -55,7 +55,8 @@ class Exchange:
         """Send the head; without a content-length the body goes in chunks."""
         self.status = status
         headers = to_client(headers, self.request_id)
-        if self._closes:
+        # After 408 more of the request may come, at any time.
+        if self._closes or status == 408:
             headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 

@@ -24,14 +24,18 @@ class HTTPServer(uvicorn.Server):
     """Serves until `ending` is set. `make_app` is given a function that says whether too many are connected."""
 
     def __init__(
-        self, listener: socket, max_connections: int, make_app: Callable[[Callable[[], bool]], ASGIApp]
+        self,
+        listener: socket,
+        max_connections: int,
+        head_seconds: float,
+        make_app: Callable[[Callable[[], bool]], ASGIApp],
     ) -> None:
         # The last eighth is for probes and for refusals in words.
         working = max_connections - max_connections // 8
         super().__init__(
             uvicorn.Config(
                 make_app(lambda: len(self.server_state.connections) > working),
-                http=partial(Connection, max_connections=max_connections),  # type: ignore[arg-type]
+                http=partial(Connection, max_connections=max_connections, head_seconds=head_seconds),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 loop="none",

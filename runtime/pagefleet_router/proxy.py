@@ -17,7 +17,7 @@ from pagefleet_router.body import Body, ClientLeft, Room
 from pagefleet_router.choice import REASON_CONNECT, REASON_RESET, RETRIED_STATUSES, may_retry, retry_reason
 from pagefleet_router.exchange import Exchange, WholeAnswer, refusal_answer
 from pagefleet_router.fleet import Fleet
-from pagefleet_router.headers import authority_of, header, to_replica
+from pagefleet_router.headers import authority_of, to_replica
 from pagefleet_router.metrics import RouterFigures
 from pagefleet_router.refusals import BAD_HOST, BAD_KEY, INTERNAL, Refused, replica_lost, unreachable
 from pagefleet_router.relay import PlainRelay, StreamRelay, read_refusal, relay_of
@@ -110,7 +110,8 @@ class Proxy:
         leaving: asyncio.Task[None] | None = None
         try:
             self._check(exchange)
-            await request.body.read(exchange.headers, receive, self._config.max_body_bytes)
+            config = self._config
+            await request.body.read(exchange.headers, receive, config.max_body_bytes, config.client_timeout_seconds)
             leaving = asyncio.create_task(_tell_when_left(receive, exchange))
             await self._forward(request)
         except Refused as refused:
@@ -128,10 +129,8 @@ class Proxy:
     def _check(self, exchange: Exchange) -> None:
         if sum(name == b"host" for name, _ in exchange.headers) != 1 and exchange.scope["http_version"] != "1.0":
             raise Refused(BAD_HOST)
-        if self._keys.required:
-            given = header(exchange.headers, b"authorization")
-            if self._keys.tenant_of(None if given is None else given.decode("utf-8", "surrogateescape")) is None:
-                raise Refused(BAD_KEY)
+        if self._keys.required and self._keys.tenant_of(_authorization(exchange)) is None:
+            raise Refused(BAD_KEY)
 
     async def _forward(self, request: _Request) -> None:
         tried: set[str] = set()
@@ -228,6 +227,12 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()
+
+
+def _authorization(exchange: Exchange) -> str | None:
+    """Return the one Authorization header; of two, another reader might take the other."""
+    given = [value for name, value in exchange.headers if name == b"authorization"]
+    return given[0].decode("utf-8", "surrogateescape") if len(given) == 1 else None
 
 
 def _target(scope: Scope) -> bytes:

@@ -44,7 +44,9 @@ async def serve_with(
     figures = RouterFigures(version("pagefleet"), config.service_name, config.served_name)
     proxy = Proxy(config, fleet, keys, figures)
     max_connections = max(16, (most_files - _OTHER_FILES) // 2)
-    http = HTTPServer(listener, max_connections, lambda crowded: App(proxy, fleet, figures, crowded))
+    http = HTTPServer(
+        listener, max_connections, config.client_timeout_seconds, lambda crowded: App(proxy, fleet, figures, crowded)
+    )
     watching = asyncio.create_task(PodWatch(connect, fleet).run())
     serving = asyncio.create_task(http.serve())
     logger.info("listening on %s for %s/%s", base_url(listener), config.namespace, config.service_name)

@@ -107,7 +107,9 @@ async def door(
     figures = RouterFigures("1", config.service_name, config.served_name)
     proxy = Proxy(config, fleet, ApiKeys.load(keys), figures)
     listener = bound_socket("127.0.0.1", 0)
-    server = HTTPServer(listener, max_connections, lambda crowded: App(proxy, fleet, figures, crowded))
+    server = HTTPServer(
+        listener, max_connections, config.client_timeout_seconds, lambda crowded: App(proxy, fleet, figures, crowded)
+    )
     serving = asyncio.create_task(server.serve())
     bound = listener.getsockname()[1]
     timeout = httpx2.Timeout(_PATIENCE_SECONDS)
