@@ -27,10 +27,8 @@ def announcements(verdicts: Mapping[str, Verdict], before: Mapping[str, Mapping[
         if verdict.status == "False" and was.get("reason") != verdict.reason and verdict.reason not in _UNEVENTFUL:
             if kind == CONDITION_AVAILABLE or not _said_by_available(verdict, verdicts):
                 yield Announcement("Warning", verdict.reason, verdict.message)
-        elif kind != CONDITION_MODEL_FITS and _has_recovered(verdict, was):
-            yield Announcement(
-                "Normal", "Recovered" if kind == CONDITION_AVAILABLE else verdict.reason, verdict.message
-            )
+        elif kind == CONDITION_AVAILABLE and _has_recovered(verdict, was):
+            yield Announcement("Normal", "Recovered", verdict.message)
         elif kind == CONDITION_PROGRESSING and _roll_has_ended(verdict, was) and _served(before):
             yield Announcement("Normal", verdict.reason, f"all that shall be there are: {verdict.message}")
 

@@ -60,7 +60,6 @@ class View:
     deployment: Manifest | None
     has_router: bool
     was_complete: bool
-    refusal: str  # why the API server takes a child of this spec for wrong
 
 
 def judge(view: View) -> dict[str, Verdict]:
@@ -123,8 +122,6 @@ def _ready(view: View, available: Verdict) -> Verdict:
 
 def _blocked(view: View) -> Trouble | None:
     """Return why this spec gets no replicas whatever the cluster does."""
-    if view.refusal:
-        return Trouble(REASON_INVALID, view.refusal)
     return Trouble(view.fit.reason, view.fit.message) if view.fit.status == "False" else None
 
 

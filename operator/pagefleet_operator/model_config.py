@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_contract.capacity import LayerShape, ModelShape
+from pagefleet_contract.capacity import DTYPE_BYTES, LayerShape, ModelShape
 
 
 class UnknownShape(Exception):
@@ -20,6 +20,13 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
 def max_length_of(config: Mapping[str, Any]) -> int | None:
     value = (config.get("text_config") or config).get("max_position_embeddings")
     return value if isinstance(value, int) and value > 0 else None
+
+
+def dtype_of(config: Mapping[str, Any]) -> str | None:
+    """Return the type that the weights are stored in, or None where it isn't said or is none that we know."""
+    text = config.get("text_config") or {}
+    said = text.get("dtype") or text.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype")
+    return said if isinstance(said, str) and said in DTYPE_BYTES else None
 
 
 def _plain_layer(text: Mapping[str, Any]) -> LayerShape:

@@ -13,7 +13,7 @@ import httpx2
 from pagefleet_contract.inferenceservice import ModelSpec
 from pagefleet_contract.known_models import find_known_model
 from pagefleet_operator.cache import ServiceKey
-from pagefleet_operator.model_config import UnknownShape, max_length_of, shape_of
+from pagefleet_operator.model_config import UnknownShape, dtype_of, max_length_of, shape_of
 from pagefleet_operator.observed import ModelFacts
 
 _HUB = "hf://"
@@ -57,7 +57,7 @@ class ModelFactsBook:
         """Return what is known, or that the key is called when it is."""
         known = find_known_model(model.uri)
         if known is not None:
-            return ModelFacts(known.shape, known.weights_bytes, known.max_length, "the list of well-known models")
+            return ModelFacts(known.shape, known.weights_bytes, known.max_length, "the list of well-known models", dtype=known.dtype)
         if not model.uri.startswith(_HUB):
             scheme = model.uri.partition("://")[0]
             return ModelFacts(fault=f"the size of a {scheme}:// model is known once a replica has loaded it")
@@ -112,7 +112,9 @@ class ModelFactsBook:
             return ModelFacts(fault=str(error))
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError) as error:
             return ModelFacts(fault=f"the hub {self._hub_url} wasn't reached: {error or type(error).__name__}")
-        return ModelFacts(shape, weights, max_length_of(config), f"config.json of {source.repository}")
+        return ModelFacts(
+            shape, weights, max_length_of(config), f"config.json of {source.repository}", dtype=dtype_of(config)
+        )
 
     async def _weights(self, where: str) -> int | None:
         """Return the bytes of the weights: what the index of the parts says, else the size of the only file."""

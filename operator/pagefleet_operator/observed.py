@@ -102,7 +102,5 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     model: ModelFacts = ModelFacts()
     apis: OptionalApis = OptionalApis()
-    # What the API server said when it refused to apply a child, by (kind, name); gone when it accepts it.
-    refusals: Mapping[tuple[str, str], str] = field(default_factory=dict)
     # When this operator last wrote the status; None where it hasn't yet.
     status_written_seconds: float | None = None

@@ -62,7 +62,7 @@ def plan(observed: Observed, settings: OperatorSettings, root_key: bytes, now: d
     look = _look(observed, settings, owner, service.spec, service_key(root_key, service.uid))
     engine = engine_children(_engine(look), observed.children)
     wanted = [*engine.settings, *([engine.deployment] if engine.deployment else []), *surroundings(_around(look))]
-    status = plan_status(observed, look.generation, _view(look, wanted), settings, moment)
+    status = plan_status(observed, look.generation, _view(look), settings, moment)
     actions = tuple(_actions(look, engine, wanted))
     return _plan(actions, tuple(_turns(look, actions)), status)
 
@@ -97,9 +97,7 @@ def _around(look: _Look) -> Surroundings:
     return Surroundings(look.owner, look.spec, look.settings, observed.apis, look.fleet, observed.children)
 
 
-def _view(look: _Look, wanted: list[Manifest]) -> View:
-    refusals = look.observed.refusals
-    refused = [f"{' '.join(key)}: {refusals[key]}" for key in map(key_of, wanted) if key in refusals]
+def _view(look: _Look) -> View:
     return View(
         spec=look.spec,
         fit=look.fit,
@@ -108,7 +106,6 @@ def _view(look: _Look, wanted: list[Manifest]) -> View:
         deployment=look.deployment,
         has_router=has_router(look.spec),
         was_complete=_was_complete(look),
-        refusal="; ".join(refused),
     )
 
 

@@ -99,6 +99,7 @@ class OperatorProgram:
             on_result=self._on_result,
             on_status=self.metrics.take_status,
             fault_counts={},
+            status_times={},
         )
         self._unready = "starting"
 

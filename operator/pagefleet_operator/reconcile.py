@@ -5,7 +5,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -35,7 +35,8 @@ _AFTER_WRITE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Reconciler:
-    """Everything that one look needs. `fault_counts` holds how often in a row each service has failed."""
+    """Everything that one look needs. `fault_counts` holds how often in a row each service has failed, `status_times`
+    when its status was last written."""
 
     cache: Cache
     observer: Observer
@@ -47,6 +48,7 @@ class Reconciler:
     on_result: Callable[[ServiceKey, ReconcileResult, float], None]
     on_status: Callable[[ServiceKey, dict[str, Any]], None]
     fault_counts: dict[ServiceKey, int]
+    status_times: dict[ServiceKey, float]
 
     async def __call__(self, key: ServiceKey) -> Result:
         """Raises NotLeading and nothing else."""
@@ -81,6 +83,7 @@ class Reconciler:
         if observed.service.deleting:
             # Its children go with it; making them anew would race with the garbage collector.
             return "done", Done(self.settings.resync_seconds)
+        observed = replace(observed, status_written_seconds=self.status_times.get(key))
         plan = self.plan(observed, self.settings, self.root_key, time.time())
         report = await self.applier.carry_out(key, plan.actions, observed.children)
         self._count(key, report)
@@ -103,6 +106,7 @@ class Reconciler:
             )
         wrote = await self.applier.write_status(key, live, status)
         if wrote:
+            self.status_times[key] = time.time()
             self.on_status(key, status)
         return wrote
 
@@ -140,6 +144,7 @@ class Reconciler:
     def _end(self, key: ServiceKey) -> Gone:
         self.applier.forget(key)
         self.fault_counts.pop(key, None)
+        self.status_times.pop(key, None)
         return Gone()
 
 

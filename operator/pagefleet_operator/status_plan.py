@@ -25,8 +25,10 @@ from pagefleet_operator.observed import Manifest, Observed
 from pagefleet_operator.replica_figures import effective, kv_status, missing_apis
 from pagefleet_operator.status import Facts, conditions_by_type, status_document, worth_writing
 
-# A service that starts well has one write, when it is ready; one that takes longer says so after this time.
-SETTLE_SECONDS = 10.0
+# A service that starts well has one write, when it is ready. One that takes longer says so after this time, and sooner
+# where there is progress to be told.
+SETTLE_SECONDS = 20.0
+SETTLE_LOADING_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def plan_status(
         kv=kv_status(ready, old.get("kv") or {}),
         holding=view.roll.holding,
     )
-    waits = _settles_in(verdicts, view.deployment, old, now)
+    waits = _settles_in(verdicts, view, old, now)
     return _written(observed, facts, settings, now, waits)
 
 
@@ -102,19 +104,24 @@ def _written(
     return StatusPlan(write.status, facts.verdicts, before, write.due_in_seconds)
 
 
-def _settles_in(
-    verdicts: Mapping[str, Verdict], deployment: Manifest | None, old: Manifest, now: datetime
-) -> float | None:
+def _settles_in(verdicts: Mapping[str, Verdict], view: View, old: Manifest, now: datetime) -> float | None:
     """Return for how long the first status of a service that starts well may wait; None where it must not."""
-    starting = (REASON_PENDING, REASON_STARTING, REASON_LOADING, REASON_ROUTER_STARTING)
-    if old.get("conditions") or verdicts[CONDITION_READY].reason not in starting:
+    ready = verdicts[CONDITION_READY]
+    starting = ready.reason in (REASON_PENDING, REASON_STARTING, REASON_LOADING, REASON_ROUTER_STARTING)
+    if old.get("conditions") or not (starting or _figures_are_to_come(view.fleet)):
         return None
     if verdicts[CONDITION_MODEL_FITS].status == "False":
         return None
-    if deployment is None:
-        return SETTLE_SECONDS
-    created = deployment["metadata"].get("creationTimestamp")
+    patience = SETTLE_SECONDS if starting and ready.reason != REASON_LOADING else SETTLE_LOADING_SECONDS
+    if view.deployment is None:
+        return patience
+    created = view.deployment["metadata"].get("creationTimestamp")
     if not created:
         return None
-    left = datetime.fromisoformat(created).timestamp() + SETTLE_SECONDS - now.timestamp()
+    left = datetime.fromisoformat(created).timestamp() + patience - now.timestamp()
     return left if left > 0 else None
+
+
+def _figures_are_to_come(fleet: Fleet) -> bool:
+    """Return whether a ready replica wasn't asked for its figures yet."""
+    return any(pod.figures is None and not pod.figures_fault for pod in fleet.current_ready)
