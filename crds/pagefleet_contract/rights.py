@@ -39,12 +39,12 @@ OPERATOR_RIGHTS = (
     Right("coordination.k8s.io", ("leases",), ("get", "list", "patch", "watch"), place="own", named=True),
 )
 
-# Where scope is Cluster nobody knows the namespaces beforehand, so the operator itself makes what the chart makes in
-# watched namespaces: the routers' service account and its binding to the ClusterRole ROUTER_SERVICE_ACCOUNT, in each
-# namespace that has a service. `bind` lets it hand out that one role and no other.
+# Where scope is Cluster the chart doesn't know the namespaces, so each service's router gets its account from the
+# operator: a ServiceAccount and its binding to the ClusterRole ROUTER_SERVICE_ACCOUNT. `bind` lets the operator hand
+# out that one role and none beyond its own rights.
 CLUSTER_SCOPE_RIGHTS = (
-    Right("", ("serviceaccounts",), ("create", "patch")),
-    Right("rbac.authorization.k8s.io", ("rolebindings",), ("create", "patch")),
+    Right("", ("serviceaccounts",), _CHILD_VERBS),
+    Right("rbac.authorization.k8s.io", ("rolebindings",), _CHILD_VERBS),
 )
 BIND_ROUTER_ROLE = Right("rbac.authorization.k8s.io", ("clusterroles",), ("bind",))
 

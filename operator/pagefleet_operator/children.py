@@ -17,6 +17,7 @@ from pagefleet_contract.settings import OperatorSettings
 from pagefleet_operator.actions import Apply, Delete
 from pagefleet_operator.drift import differs
 from pagefleet_operator.fleet import Fleet
+from pagefleet_operator.manifests.account import router_account, router_binding
 from pagefleet_operator.manifests.config import router_config_map
 from pagefleet_operator.manifests.deployments import router_deployment
 from pagefleet_operator.manifests.metadata import Manifest, Owner
@@ -50,6 +51,9 @@ def surroundings(around: Surroundings) -> Iterator[Manifest]:
     owner, spec, settings = around.owner, around.spec, around.settings
     yield front_door(owner, _behind_the_door(around))
     if has_router(spec):
+        if settings.scope == "Cluster":
+            yield router_account(owner)
+            yield router_binding(owner)
         config = router_config_map(owner, router_config(owner, spec))
         yield config
         yield router_deployment(owner, router_template(owner, spec, settings, config), settings.router.replicas)

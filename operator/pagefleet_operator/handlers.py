@@ -5,7 +5,7 @@ an index keeps what was deleted while a watch was cut; `truth` finds such object
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import kopf
 from pagefleet_contract.names import FIELD_MANAGER, GROUP, LABEL_MANAGED_BY, MANAGED_BY_VALUE
 from pagefleet_operator.cache import Cache, ServiceKey
 from pagefleet_operator.cluster_api import load_configuration
-from pagefleet_operator.kinds import CHILDREN, INFERENCE_SERVICE, POD, WATCHED, ResourceKind
+from pagefleet_operator.kinds import INFERENCE_SERVICE, ResourceKind, watched
 
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY_VALUE}"
 
@@ -57,10 +57,10 @@ class Watches:
         self.add(key)
 
 
-def registry_of(watches: Watches) -> kopf.OperatorRegistry:
+def registry_of(watches: Watches, kinds: Iterable[ResourceKind]) -> kopf.OperatorRegistry:
     """Return the handlers, and how kopf logs in: as everything else here does, with tokens that are read anew."""
     registry = kopf.OperatorRegistry()
-    for kind in WATCHED:
+    for kind in kinds:
         _watch(registry, kind, watches)
 
     @kopf.on.login(registry=registry)
@@ -93,7 +93,7 @@ async def connection_info() -> kopf.ConnectionInfo:
     )
 
 
-def kopf_settings() -> kopf.OperatorSettings:
+def kopf_settings(kinds: Iterable[ResourceKind]) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     # Nothing is found by scanning: it would need rights on namespaces and CRDs.
     settings.scanning.disabled = True
@@ -110,9 +110,15 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.queueing.idle_timeout = 0.2
     settings.process.ultimate_exiting_timeout = _LONGEST_EXIT_SECONDS
     settings.persistence.finalizer = f"{GROUP}/{FIELD_MANAGER}"  # never set; named in case a handler ever asks for one
-    for kind in (POD, *CHILDREN):
-        settings.watching.label_selectors[_is_kind(kind)] = SELECTOR
+    for kind in kinds:
+        if selector := selector_of(kind):
+            settings.watching.label_selectors[_is_kind(kind)] = selector
     return settings
+
+
+def selector_of(kind: ResourceKind) -> str:
+    """Return the labels by which the server picks what is watched; empty for all objects of the kind."""
+    return "" if kind == INFERENCE_SERVICE else SELECTOR
 
 
 def _is_kind(kind: ResourceKind) -> Callable[[Any], bool]:
@@ -121,13 +127,11 @@ def _is_kind(kind: ResourceKind) -> Callable[[Any], bool]:
 
 async def run_kopf(watches: Watches, namespaces: tuple[str, ...] | None) -> None:
     """Watch until cancelled, or until a watch can't go on. `namespaces` is None for all of them."""
+    kinds = watched(cluster_wide=namespaces is None)
     await kopf.operator(
-        registry=registry_of(watches),
-        settings=kopf_settings(),
+        registry=registry_of(watches, kinds),
+        settings=kopf_settings(kinds),
         standalone=True,
         clusterwide=namespaces is None,
         namespaces=namespaces or (),
     )
-
-
-WATCHED_WITH_SELECTOR = tuple((kind, "" if kind == INFERENCE_SERVICE else SELECTOR) for kind in WATCHED)

@@ -47,8 +47,17 @@ CHILDREN = (
     ResourceKind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
     ResourceKind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
 )
-WATCHED = (INFERENCE_SERVICE, POD, *CHILDREN)
-WRITTEN = (*CHILDREN, POD_MONITOR)
+# Further children where scope is Cluster: the chart makes the routers' accounts in namespaces that it knows.
+ACCOUNT_CHILDREN = (
+    ResourceKind("v1", "ServiceAccount", "serviceaccounts"),
+    ResourceKind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
+)
+WRITTEN = (*CHILDREN, *ACCOUNT_CHILDREN, POD_MONITOR)
+
+
+def watched(*, cluster_wide: bool) -> tuple[ResourceKind, ...]:
+    """Return the kinds that are watched."""
+    return (INFERENCE_SERVICE, POD, *CHILDREN, *(ACCOUNT_CHILDREN if cluster_wide else ()))
 
 
 def kind_of(manifest: Mapping[str, Any]) -> ResourceKind:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pagefleet_operator.cache import Cache
 from pagefleet_operator.cluster_api import ClusterApi
 from pagefleet_operator.faults import Fault, RefusedFault
-from pagefleet_operator.handlers import WATCHED_WITH_SELECTOR, Watches
-from pagefleet_operator.kinds import ResourceKind
+from pagefleet_operator.handlers import Watches, selector_of
+from pagefleet_operator.kinds import ResourceKind, watched
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,10 @@ class Truth:
     deaf: str = ""  # objects that no watch has told of
     _unseen: dict[str, float] = field(default_factory=dict)
     _rights_checked_at: float = float("-inf")
+
+    @property
+    def _kinds(self) -> tuple[ResourceKind, ...]:
+        return watched(cluster_wide=None in self.namespaces)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -77,9 +81,9 @@ class Truth:
     async def _sweep(self) -> None:
         unseen: set[str] = set()
         try:
-            for kind, selector in WATCHED_WITH_SELECTOR:
+            for kind in self._kinds:
                 for namespace in self.namespaces:
-                    unseen |= await self._compare(kind, selector, namespace)
+                    unseen |= await self._compare(kind, namespace)
         except Fault as fault:
             logger.warning("what the watches told can't be checked: %s", fault.message)
             return
@@ -88,10 +92,10 @@ class Truth:
         late = [uid for uid, since in self._unseen.items() if now - since > _DEAF_SECONDS]
         self.deaf = f"{len(late)} objects are in the cluster and no watch has told of them" if late else ""
 
-    async def _compare(self, kind: ResourceKind, selector: str, namespace: str | None) -> set[str]:
+    async def _compare(self, kind: ResourceKind, namespace: str | None) -> set[str]:
         """Drop what is gone, and return what the watches should have told of."""
         before = self.cache.uids(kind, namespace)
-        there = await self._uids(kind, selector, namespace)
+        there = await self._uids(kind, namespace)
         for uid in before - there:
             if self.cache.knows(uid):
                 logger.info("found gone without a word of the watch", extra={"kind": kind.kind, "uid": uid})
@@ -100,14 +104,13 @@ class Truth:
 
     async def _all_uids(self) -> set[str]:
         found: set[str] = set()
-        for kind, selector in WATCHED_WITH_SELECTOR:
+        for kind in self._kinds:
             for namespace in self.namespaces:
-                found |= await self._uids(kind, selector, namespace)
+                found |= await self._uids(kind, namespace)
         return found
 
-    async def _uids(self, kind: ResourceKind, selector: str, namespace: str | None) -> set[str]:
-        query = {"labelSelector": selector} if selector else {}
-        pages = self.api.pages(kind.path(namespace), query, only_metadata=True)
+    async def _uids(self, kind: ResourceKind, namespace: str | None) -> set[str]:
+        pages = self.api.pages(kind.path(namespace), _query(kind), only_metadata=True)
         return {item["metadata"]["uid"] async for page in pages for item in page}
 
     async def _check_rights(self) -> None:
@@ -116,11 +119,10 @@ class Truth:
             return
         self._rights_checked_at = self.clock()
         refused = ""
-        for kind, selector in WATCHED_WITH_SELECTOR:
+        for kind in self._kinds:
             for namespace in self.namespaces:
-                query = {"limit": "1"} | ({"labelSelector": selector} if selector else {})
                 try:
-                    await self.api.get(kind.path(namespace), query)
+                    await self.api.get(kind.path(namespace), {"limit": "1"} | _query(kind))
                 except RefusedFault as fault:
                     refused = fault.message
                 except Fault:
@@ -128,3 +130,8 @@ class Truth:
         if refused and refused != self.refused:
             logger.error("a right is missing; install the chart's roles again: %s", refused)
         self.refused = refused
+
+
+def _query(kind: ResourceKind) -> dict[str, str]:
+    selector = selector_of(kind)
+    return {"labelSelector": selector} if selector else {}

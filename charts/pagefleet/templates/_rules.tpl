@@ -115,14 +115,22 @@
   - serviceaccounts
   verbs:
   - create
+  - delete
+  - get
+  - list
   - patch
+  - watch
 - apiGroups:
   - rbac.authorization.k8s.io
   resources:
   - rolebindings
   verbs:
   - create
+  - delete
+  - get
+  - list
   - patch
+  - watch
 {{- end }}
 {{- define "pagefleet.rules.bind" }}
 - apiGroups:

@@ -8,10 +8,10 @@ from pagefleet_contract.names import (
     MOUNT_KEYS,
     MOUNT_ROUTER,
     MOUNT_TMP,
-    ROUTER_SERVICE_ACCOUNT,
 )
 from pagefleet_contract.router import RouterConfig
 from pagefleet_contract.settings import OperatorSettings
+from pagefleet_operator.manifests.account import router_account_name
 from pagefleet_operator.manifests.metadata import Manifest, Owner, content_hash, labels, without_absent
 from pagefleet_operator.manifests.pod import (
     CONTAINER_SECURITY,
@@ -55,7 +55,8 @@ def _template(owner: Owner, spec: InferenceServiceSpec, settings: OperatorSettin
     return {
         "metadata": {"labels": labels(owner, COMPONENT_ROUTER)},
         "spec": {
-            "serviceAccountName": ROUTER_SERVICE_ACCOUNT,
+            "serviceAccountName": router_account_name(owner, settings),
+            "automountServiceAccountToken": True,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": spec.rollout.drain_timeout_seconds + GRACE_BEYOND_DRAIN_SECONDS,
             "securityContext": dict(POD_SECURITY),
