@@ -57,7 +57,8 @@ class ModelFactsBook:
         """Return what is known, or that the key is called when it is."""
         known = find_known_model(model.uri)
         if known is not None:
-            return ModelFacts(known.shape, known.weights_bytes, known.max_length, "the list of well-known models", dtype=known.dtype)
+            source = "the list of well-known models"
+            return ModelFacts(known.shape, known.weights_bytes, known.max_length, source, dtype=known.dtype)
         if not model.uri.startswith(_HUB):
             scheme = model.uri.partition("://")[0]
             return ModelFacts(fault=f"the size of a {scheme}:// model is known once a replica has loaded it")
