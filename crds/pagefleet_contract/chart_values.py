@@ -9,6 +9,9 @@ from pagefleet_contract.pod_template import EnvVar, LabelText, OpenObject
 from pagefleet_contract.schema_markers import ListMap
 from pagefleet_contract.settings import OperatorSettings
 
+# Empty where nothing is named.
+_OptionalName = Annotated[str, Field(max_length=253, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$")]
+_OptionalLabel = Annotated[str, Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$")]
 _Annotation = Annotated[str, Field(max_length=16_384)]
 _Annotations = dict[str, _Annotation]
 _Labels = dict[str, LabelText]
@@ -27,7 +30,7 @@ class Crds(Section):
 class RootKey(Section):
     """The key from which each service's operator key is derived."""
 
-    secret_name: str = Field(default="", max_length=253)
+    secret_name: _OptionalName = ""
     """Name of an existing Secret in the release's namespace with the entry `key`, 32 random characters or more; if
     empty, one is made at the first install and kept. Name one where manifests are rendered outside the cluster, as
     Argo CD does: each rendering would make another."""
@@ -51,7 +54,7 @@ class ServiceAccount(Section):
     create: bool = True
     """Whether it is made."""
 
-    name: str = Field(default="", max_length=253)
+    name: _OptionalName = ""
     """Its name; the release's if empty."""
 
     annotations: _Annotations = Field(default={}, max_length=32)
@@ -90,16 +93,16 @@ class NetworkPolicyValues(Section):
 class HelmTest(Section):
     """What `helm test` sends a completion to."""
 
-    service: str = Field(default="", max_length=63)
+    service: _OptionalLabel = ""
     """Name of an InferenceService; if empty, the test only says how to name one."""
 
-    namespace: str = Field(default="", max_length=63)
+    namespace: _OptionalLabel = ""
     """Its namespace; the release's if empty."""
 
-    api_key_secret: str = Field(default="", max_length=253)
+    api_key_secret: _OptionalName = ""
     """Secret in the release's namespace with an API key of the service; none is sent if empty."""
 
-    api_key_entry: str = Field(default="test", min_length=1, max_length=253)
+    api_key_entry: str = Field(default="test", min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
     """Entry of that Secret."""
 
 
@@ -125,7 +128,7 @@ class ChartValues(Section):
 
     test: HelmTest = HelmTest()
 
-    name_override: str = Field(default="", max_length=40)
+    name_override: str = Field(default="", max_length=40, pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$")
     """Name of what the chart makes, in place of the release's."""
 
     common_labels: _Labels = Field(default={}, max_length=32)
@@ -152,10 +155,10 @@ class ChartValues(Section):
     topology_spread_constraints: list[OpenObject] = Field(default=[], max_length=8)
     """How the operator's pods spread, as in a pod."""
 
-    priority_class_name: str = Field(default="", max_length=253)
+    priority_class_name: _OptionalName = ""
     """PriorityClass of the operator's pods."""
 
-    runtime_class_name: str = Field(default="", max_length=253)
+    runtime_class_name: _OptionalName = ""
     """RuntimeClass of the operator's pods."""
 
     extra_env: Annotated[list[EnvVar], ListMap(("name",))] = Field(default=[], max_length=64)
