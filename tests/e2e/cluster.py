@@ -59,6 +59,17 @@ class Cluster:
             )
         )
 
+    def patch_status(self, kind: str, namespace: str, name: str, status: Mapping[str, Any], version: str = "") -> Object:
+        """JSON merge patch of the status, as a kubelet or controller would write it."""
+        return _plain(
+            self._of(kind, version).status.patch(
+                body={"status": dict(status)},
+                name=name,
+                namespace=namespace,
+                content_type="application/merge-patch+json",
+            )
+        )
+
     def scale(self, namespace: str, name: str, replicas: int) -> None:
         """Write the scale subresource, as `kubectl scale` and every autoscaler do."""
         custom = client.CustomObjectsApi(self._api)

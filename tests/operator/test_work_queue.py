@@ -1,6 +1,7 @@
 """The work queue over many interleavings, with a clock of the test's own."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,19 +168,19 @@ _STEPS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(_STEPS, max_size=60))
-def test_every_change_is_looked_at_and_lanes_stay_single(steps: list[tuple[object, ...]]) -> None:
+def test_every_change_is_looked_at_and_lanes_stay_single(steps: list[tuple[Any, ...]]) -> None:
     model = _Model()
     for step in steps:
         match step:
             case ("add", tuple(key)) if key not in model.gone:
-                model.queue.add(key, model.now)  # type: ignore[arg-type]
-                model.owed.setdefault(key, model.now)  # type: ignore[arg-type]
+                model.queue.add(key, model.now)
+                model.owed.setdefault(key, model.now)
             case ("later", tuple(key)) if key not in model.gone:
-                model.queue.add_after(key, 1.0, model.now)  # type: ignore[arg-type]
+                model.queue.add_after(key, 1.0, model.now)
             case ("forget", tuple(key)):
-                model.queue.forget(key)  # type: ignore[arg-type]
-                model.gone.add(key)  # type: ignore[arg-type]
-                model.owed.pop(key, None)  # type: ignore[call-overload]
+                model.queue.forget(key)
+                model.gone.add(key)
+                model.owed.pop(key, None)
             case ("take",):
                 model.take()
             case ("done",):
