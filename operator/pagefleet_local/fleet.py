@@ -19,7 +19,7 @@ from pagefleet_local.control_plane import PROGRAMS, ControlPlane, Network
 from pagefleet_local.errors import FleetError
 from pagefleet_local.fleet_folder import FleetFolder
 from pagefleet_local.locks import locked
-from pagefleet_local.node_process import NODE, STOP_GRACE_SECONDS, NodeSettings, node_program
+from pagefleet_local.node_process import NODE, STOP_GRACE_SECONDS, NodeSettings, end_pods, node_program
 from pagefleet_local.ports import kept_ports
 from pagefleet_local.processes import Processes
 from pagefleet_local.reporting import Reporter
@@ -28,8 +28,7 @@ from pagefleet_local.waiting import attempts
 
 _NODE_SECONDS = 60
 _OPERATOR_SECONDS = 180
-# The node ends its pods first, each within the grace that it was given.
-_NODE_STOP_SECONDS = STOP_GRACE_SECONDS + 10
+_NODE_STOP_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,10 @@ class Fleet:
         with locked(self.folder.lock):
             processes = Processes(self.folder.path)
             ran = [name for name in (NODE, *PROGRAMS) if processes.find(name)]
-            if NODE in ran:
-                self.reporter.doing(f"stopping pods and node, {_NODE_STOP_SECONDS} s at most")
-                processes.stop(NODE, _NODE_STOP_SECONDS)
+            self.reporter.doing(f"stopping node and pods, {STOP_GRACE_SECONDS} s at most")
+            processes.stop(NODE, _NODE_STOP_SECONDS)
+            if self.folder.pods.exists():  # pods outlive a node, a killed one too
+                end_pods(self.folder.pods)
             if ran:
                 self.reporter.doing("stopping the control plane")
                 self._control_plane({}).stop()
@@ -91,7 +91,6 @@ class Fleet:
             folder=self.folder.pods,
             port=kept_ports(self.folder.ports, {"logs": not runs})["logs"],
             pod_range=decisions.pod_range,
-            service_range=decisions.service_range,
             cache=self.cache,
             images=(images.engine, images.light),
         )

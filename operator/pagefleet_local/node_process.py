@@ -1,18 +1,21 @@
-"""How the process node is started: the flags of `python -m pagefleet_local.node`, and what its signals mean.
+"""How the process node is started and stopped: the flags of `python -m pagefleet_local.node`.
 
-SIGTERM ends the node and every pod on it, each within the grace that is given here at most: `pagefleet down`. A node
-that is killed or crashes leaves its pods running; the next one adopts them.
+A node that ends, however it ends, leaves its pods' processes running, and the next one adopts them; `down` ends both.
 """
 
 import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from pagefleet_local.control_plane import KUBELET_CLIENT, ControlPlane
+from pagefleet_local.errors import FleetError
 from pagefleet_local.processes import Program
 
 NODE = "node"
+# -P: a file in the working directory must not stand in for a module.
+_COMMAND = (sys.executable, "-P", "-m", "pagefleet_local.node")
 STOP_GRACE_SECONDS = 10
 
 
@@ -24,8 +27,7 @@ class NodeSettings:
     folder: Path  # of the pods: volumes, logs, what adoption needs
     port: int  # of the logs that the API server fetches, on 127.0.0.1
     pod_range: str  # loopback addresses, one for each pod
-    service_range: str  # loopback addresses on which the node forwards to Ready pods
-    cache: Path  # what pods find at /pagefleet/cache: models and kernels are converted once for all of them
+    cache: Path  # what pods find at the cache's mount path: models are converted once for all of them
     images: tuple[str, ...]  # run as processes of this Python environment; any other ends in ImagePullBackOff
 
 
@@ -36,20 +38,25 @@ def node_program(settings: NodeSettings, plane: ControlPlane) -> Program:
     serving = plane.serving_pair("node-serving", user, ["127.0.0.1", "localhost"])
     flags: dict[str, object] = {
         "name": settings.name,
-        "folder": settings.folder,
+        "state": settings.folder,
         "kubeconfig": kubeconfig,
-        "port": settings.port,
-        "serving-certificate": serving.certificate,
-        "serving-key": serving.key,
-        "client-authority": plane.authority,
+        "kubelet-port": settings.port,
+        "tls-cert": serving.certificate,
+        "tls-key": serving.key,
+        "client-ca": plane.authority,
         "client-name": KUBELET_CLIENT,
-        "pod-range": settings.pod_range,
-        "service-range": settings.service_range,
         "cache": settings.cache,
-        "stop-grace-seconds": STOP_GRACE_SECONDS,
+        "address-range": settings.pod_range,
     }
     arguments = [f"--{name}={value}" for name, value in flags.items()]
     arguments += [f"--image={image}" for image in settings.images]
-    # -P: a file in the working directory must not stand in for a module.
-    command = [sys.executable, "-P", "-m", "pagefleet_local.node", *arguments]
-    return Program(NODE, command, {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ})
+    environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return Program(NODE, [*_COMMAND, "run", *arguments], environment)
+
+
+def end_pods(folder: Path) -> None:
+    """End the processes that a node left in its folder: those of every pod."""
+    grace = [f"--state={folder}", f"--grace-seconds={STOP_GRACE_SECONDS}"]
+    done = subprocess.run([*_COMMAND, "stop", *grace], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise FleetError(f"the pods' processes could not be ended: {done.stderr.strip() or 'no reason was given'}")
