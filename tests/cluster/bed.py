@@ -1,8 +1,8 @@
 """A real node for the length of a command: `python -m tests.cluster.bed --image light -- COMMAND`.
 
-COMMAND runs with KUBECONFIG set, in the node's namespaces: it reaches the API server, pods and ClusterIPs, and nothing
-outside. When it ends, everything ends, and the machine is as it was found. Programs and images are built when they are
-missing, into the cache folder (PAGEFLEET_CACHE).
+COMMAND runs in the node's namespaces, with KUBECONFIG set and what tests/e2e/given_cluster.py names: it reaches the API
+server, pods and ClusterIPs, and nothing outside. When it ends, everything ends, and the machine is as it was found.
+Programs and images are built when they are missing, into the cache folder (PAGEFLEET_CACHE).
 """
 
 import argparse
@@ -22,15 +22,13 @@ from pagefleet_local.binaries import KUBERNETES, find_binaries
 from pagefleet_local.building import Recipe, build
 from pagefleet_local.errors import FleetError
 from pagefleet_local.folders import cache_folder
+from pagefleet_local.tools import find_tools
 from tests.cluster import machine
 from tests.cluster.image_builds import IMAGES, ROOT, Builder
 from tests.cluster.machine import BedFault
 from tests.cluster.node import CONTAINERD, DNS, KUBELET, PROXY, Node, Programs
 from tests.cluster.node_settings import PAUSE_IMAGE, Places
-
-# What COMMAND finds in its environment, beside KUBECONFIG: each image's name, and a folder for hostPath volumes.
-ENV_IMAGES = {"light": "PAGEFLEET_TEST_IMAGE", "runtime": "PAGEFLEET_TEST_RUNTIME_IMAGE"}
-ENV_VOLUMES = "PAGEFLEET_TEST_VOLUMES"
+from tests.e2e import given_cluster
 
 _MODULE = Path(__file__).parent / "programs"
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd/"
@@ -65,8 +63,9 @@ class Order:
         programs = Programs({name: Path(file) for name, file in self.programs.items()}, Path(self.plugins))
         node = Node(Path(self.state), programs, self.control_group, say)
         node.start([Path(archive) for archive in self.archives])
-        kubeconfig = {"KUBECONFIG": str(node.control_plane.kubeconfig)}
-        return subprocess.call(self.command, env={**os.environ, **self.environment, **kubeconfig})
+        kubeconfig = str(node.control_plane.kubeconfig)
+        own = {"KUBECONFIG": kubeconfig, given_cluster.KUBECONFIG: kubeconfig, **self.environment}
+        return subprocess.call(self.command, env={**os.environ, **own})
 
 
 def say(text: str) -> None:
@@ -99,6 +98,9 @@ def _run(images: Sequence[str], logs: Path | None, command: Sequence[str]) -> in
     began = time.monotonic()
     cache = cache_folder(os.environ)
     files, plugins = _programs(cache)
+    # Now, because there's no way to a registry from inside.
+    tools = find_tools(cache, say)
+    path = os.pathsep.join([*sorted({str(tool.parent) for tool in tools.values()}), os.environ["PATH"]])
     builder = Builder(cache / "images", say)
     archives = [builder.program_image(PAUSE_IMAGE, files["pause"]), *(builder.archive(IMAGES[name]) for name in images)]
     say(f"programs and images are there after {time.monotonic() - began:.1f} s")
@@ -107,8 +109,9 @@ def _run(images: Sequence[str], logs: Path | None, command: Sequence[str]) -> in
     state = Path(tempfile.mkdtemp(prefix="pagefleet-bed-"))
     try:
         with machine.settings_kept(), machine.control_group(state.name) as control_group:
-            environment = {ENV_IMAGES[name]: IMAGES[name].name for name in images}
-            environment[ENV_VOLUMES] = str(Places(state).volumes)
+            environment = {given_cluster.IMAGES[name]: IMAGES[name].name for name in images}
+            environment[given_cluster.VOLUMES] = str(Places(state).volumes)
+            environment["PATH"] = path
             order = Order(
                 state=str(state),
                 control_group=control_group,

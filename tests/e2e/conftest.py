@@ -22,12 +22,8 @@ from pagefleet_local.folders import cache_folder
 from pagefleet_local.tools import find_tools
 from tests.e2e.cluster import Cluster
 from tests.e2e.fleet import Fleet
+from tests.e2e.given_cluster import IMAGES, KUBECONFIG
 
-KUBECONFIG, LIGHT_IMAGE, ENGINE_IMAGE = (
-    "PAGEFLEET_E2E_KUBECONFIG",
-    "PAGEFLEET_E2E_LIGHT_IMAGE",
-    "PAGEFLEET_E2E_ENGINE_IMAGE",
-)
 _INSTALL_SECONDS = 180
 _RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
@@ -43,8 +39,7 @@ class _Said:
 
 def fleet_values() -> dict[str, Any]:
     """What the suite sets on the chart: figures are read often, so that a wait for them is short."""
-    named = {"light": os.environ.get(LIGHT_IMAGE), "engine": os.environ.get(ENGINE_IMAGE)}
-    images = {name: image for name, image in named.items() if image}
+    images = {name: os.environ[variable] for name, variable in IMAGES.items() if os.environ.get(variable)}
     return {"settings": {"scope": "Cluster", "figuresSeconds": 1, "statusSeconds": 5, "images": images}}
 
 
