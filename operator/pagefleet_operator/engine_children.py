@@ -59,23 +59,45 @@ def live_engine(owner: Owner, live: Children) -> LiveManifest | None:
 
 def _deployment(engine: Engine, replicas: int) -> Manifest:
     generation = engine.generation
-    return _built(engine, generation.template, replicas, generation.spec_hash, generation.image)
+    return engine_deployment(
+        EngineDeployment(
+            owner=engine.owner,
+            template=generation.template,
+            replicas=replicas,
+            strategy=engine.roll.strategy,
+            progress_deadline_seconds=_deadline_seconds(engine),
+            spec_hash=generation.spec_hash,
+            image=generation.image,
+        )
+    )
 
 
-def _kept_deployment(engine: Engine, deployment: LiveManifest, replicas: int) -> Manifest:
-    annotations: Mapping[str, str] = deployment["metadata"].get("annotations") or {}
-    template: Manifest = without_absent(deployment["spec"]["template"])
-    remembered = annotations.get(ANNOTATION_SPEC_HASH, ""), annotations.get(ANNOTATION_IMAGE, "")
-    return _built(engine, template, replicas, *remembered)
-
-
-def _built(engine: Engine, template: Manifest, replicas: int, spec_hash: str, image: str) -> Manifest:
-    deadline_seconds = progress_deadline_seconds(
+def _deadline_seconds(engine: Engine) -> int:
+    seconds = progress_deadline_seconds(
         engine.spec.rollout,
         engine.spec.serving.start_timeout_seconds,
         engine.weights_bytes,
         engine.settings.progress_deadline_seconds,
     )
-    return engine_deployment(
-        EngineDeployment(engine.owner, template, replicas, engine.roll.strategy, deadline_seconds, spec_hash, image)
+    if engine.weights_bytes is not None or engine.deployment is None:
+        return seconds
+    # An operator that has just started doesn't know the model yet; that is no reason to go back and forth.
+    return max(seconds, engine.deployment["spec"].get("progressDeadlineSeconds", 0))
+
+
+def _kept_deployment(engine: Engine, deployment: LiveManifest, replicas: int) -> Manifest:
+    """Return the Deployment as it is, with another number of replicas."""
+    annotations: Mapping[str, str] = deployment["metadata"].get("annotations") or {}
+    spec = deployment["spec"]
+    kept = engine_deployment(
+        EngineDeployment(
+            owner=engine.owner,
+            template=without_absent(spec["template"]),
+            replicas=replicas,
+            strategy=engine.roll.strategy,
+            progress_deadline_seconds=spec["progressDeadlineSeconds"],
+            spec_hash=annotations.get(ANNOTATION_SPEC_HASH, ""),
+            image=annotations.get(ANNOTATION_IMAGE, ""),
+        )
     )
+    return {**kept, "spec": {**kept["spec"], "strategy": spec["strategy"]}}
