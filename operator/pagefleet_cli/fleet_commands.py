@@ -187,19 +187,14 @@ def down(
 
 def kubeconfig(state: State = None) -> None:
     """Print the path of the local fleet's kubeconfig: `export KUBECONFIG=$(pagefleet kubeconfig)`."""
-    from pagefleet_local.errors import FleetError
-
-    file = _folder(state).kubeconfig
-    if not file.exists():
-        raise FleetError(f"there is no {file}; `pagefleet up` makes it")
-    print(file)
+    print(_started(state).kubeconfig)
 
 
 def kubectl(context: typer.Context) -> NoReturn:
     """Run kubectl on the local fleet: `pagefleet kubectl get pods -A`."""
     from pagefleet_local.tools import KUBECTL
 
-    commands = _fleet(_folder(None), Console()).commands()
+    commands = _fleet(_started(None), Console()).commands()
     program = str(commands.tools[KUBECTL])
     os.execve(program, [program, *context.args], os.environ | {"KUBECONFIG": str(commands.kubeconfig)})
 
@@ -218,6 +213,16 @@ def _folder(state: Path | None) -> "FleetFolder":
     from pagefleet_local.folders import state_folder
 
     return FleetFolder((state or state_folder(os.environ)).absolute())
+
+
+def _started(state: Path | None) -> "FleetFolder":
+    """Return the folder of a fleet that has been up."""
+    from pagefleet_local.errors import FleetError
+
+    folder = _folder(state)
+    if not folder.kubeconfig.exists():
+        raise FleetError(f"there is no {folder.kubeconfig}; `pagefleet up` makes it")
+    return folder
 
 
 def _fleet(folder: "FleetFolder", console: Console) -> "Fleet":

@@ -7,7 +7,11 @@ import typer
 
 State = Annotated[
     Path | None,
-    typer.Option("--state", metavar="FOLDER", help="The local fleet's folder.  [default: ~/.local/state/pagefleet]"),
+    typer.Option(
+        "--state",
+        metavar="FOLDER",
+        help="The local fleet's folder.  [default: $PAGEFLEET_STATE, else ~/.local/state/pagefleet]",
+    ),
 ]
 Kubeconfig = Annotated[
     Path | None,

@@ -1,4 +1,4 @@
-"""Whether a service is ready, and what it waits for: read from its conditions, as a value."""
+"""Whether a service is as its spec wants it, and what it waits for: read from its status, as a value."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,8 @@ class Readiness:
 
 
 def readiness(service: Object) -> Readiness:
-    """Judge the service by the conditions that stand for the spec that is in force."""
+    """Judge the service by what stands in its status for its newest spec. Ready in Kubernetes' sense, it may still lack
+    replicas; here it is ready with all of them."""
     generation = service["metadata"]["generation"]
     current = {
         condition["type"]: condition
@@ -30,6 +31,9 @@ def readiness(service: Object) -> Readiness:
         return Readiness(False, True, _said(fits))
     if ready is None:
         return Readiness(False, False, "the operator hasn't looked at it yet")
+    num_wanted, num_ready = service["spec"]["replicas"], service["status"].get("readyReplicas", 0)
+    if ready["status"] == "True" and num_ready < num_wanted:
+        return Readiness(False, False, f"{num_ready} of {num_wanted} replicas are ready")
     return Readiness(ready["status"] == "True", False, _said(ready))
 
 

@@ -65,9 +65,9 @@ class Fleet:
         with locked(self.folder.lock):
             processes = Processes(self.folder.path)
             ran = [name for name in (NODE, *PROGRAMS) if processes.find(name)]
-            self.reporter.doing(f"stopping node and pods, {STOP_GRACE_SECONDS} s at most")
-            processes.stop(NODE, _NODE_STOP_SECONDS)
             if self.folder.pods.exists():  # pods outlive a node, a killed one too
+                self.reporter.doing(f"stopping node and pods, {STOP_GRACE_SECONDS} s at most")
+                processes.stop(NODE, _NODE_STOP_SECONDS)
                 end_pods(self.folder.pods)
             if ran:
                 self.reporter.doing("stopping the control plane")

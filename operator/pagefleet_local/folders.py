@@ -5,6 +5,8 @@ from pathlib import Path
 
 from pagefleet_contract.names import ENV_CACHE
 
+ENV_STATE = "PAGEFLEET_STATE"
+
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of what can be built or fetched again."""
@@ -15,4 +17,6 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 def state_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of the fleet that a command means when it names none."""
+    if named := environment.get(ENV_STATE):
+        return Path(named).expanduser()
     return Path(environment.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "pagefleet"

@@ -17,6 +17,7 @@ NODE = "node"
 # -P: a file in the working directory must not stand in for a module.
 _COMMAND = (sys.executable, "-P", "-m", "pagefleet_local.node")
 STOP_GRACE_SECONDS = 10
+_PROMISED_PER_CPU = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,9 @@ def node_program(settings: NodeSettings, plane: ControlPlane) -> Program:
         "client-name": KUBELET_CLIENT,
         "cache": settings.cache,
         "address-range": settings.pod_range,
+        # Processes share the CPUs as they come, nothing is set aside: what pods ask for may exceed what there is, or
+        # a replica on every core would leave no room for router and operator.
+        "cpus": _PROMISED_PER_CPU * (os.cpu_count() or 1),
     }
     arguments = [f"--{name}={value}" for name, value in flags.items()]
     arguments += [f"--image={image}" for image in settings.images]

@@ -19,16 +19,17 @@ TABLE = {
 }
 
 
-def service(*conditions: tuple[str, str, str], generation: int = 2, **spec: Any) -> dict[str, Any]:
-    """A service whose conditions are of generation 2."""
+def service(*conditions: tuple[str, str, str], generation: int = 2, num_ready: int = 1, **spec: Any) -> dict[str, Any]:
+    """A service with one replica whose conditions are of generation 2."""
     return {
         "metadata": {"name": "chat", "namespace": "default", "generation": generation, "managedFields": [{}]},
-        "spec": {"model": {"uri": "simulated://x"}, **spec},
+        "spec": {"model": {"uri": "simulated://x"}, "replicas": 1, **spec},
         "status": {
+            "readyReplicas": num_ready,
             "conditions": [
                 {"type": kind, "status": status, "reason": "Reason", "message": message, "observedGeneration": 2}
                 for kind, status, message in conditions
-            ]
+            ],
         },
     }
 
@@ -61,6 +62,8 @@ def test_objects_are_shown_without_the_bookkeeping_of_apply() -> None:
         (service(("Ready", "True", "")), True, False, "Reason"),
         (service(("Ready", "False", "no pods"), ("ModelFits", "False", "80 GB")), False, True, "Reason: 80 GB"),
         (service(("Ready", "True", ""), ("ModelFits", "Unknown", "")), True, False, "Reason"),
+        (service(("Ready", "True", ""), replicas=3, num_ready=2), False, False, "2 of 3 replicas are ready"),
+        (service(("Ready", "True", ""), replicas=0, num_ready=0), True, False, "Reason"),
         # What was said of another spec says nothing of this one.
         (service(("Ready", "True", ""), generation=3), False, False, "the operator hasn't looked at it yet"),
         (service(("ModelFits", "False", ""), generation=3), False, False, "the operator hasn't looked at it yet"),
