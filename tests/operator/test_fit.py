@@ -1,0 +1,112 @@
+"""Whether a model fits is decided from bytes, and False only where no replica could start."""
+
+from typing import Any
+
+import pytest
+
+from pagefleet_contract.service_settings import service_settings
+from pagefleet_operator.fit import Fit, judge_fit
+from pagefleet_operator.observed import ModelFacts
+from tests.operator.builders import LLAMA_8B, LLAMA_70B, REAL, SIMULATED, spec
+
+
+def fit(model: ModelFacts, base: Any = REAL, *, proven: bool = False, **fields: Any) -> Fit:
+    wanted = spec(base, **fields)
+    return judge_fit(wanted, service_settings("chat", wanted).config, model, proven=proven)
+
+
+def test_a_model_that_fits_says_blocks_tokens_and_sequences() -> None:
+    found = fit(LLAMA_8B)
+    assert (found.status, found.reason) == ("True", "Fits")
+    # 80 GiB x 90 % - 16,060,522,496 B of weights, by blocks of 16 x 131,072 B
+    blocks = (80 * 2**30 * 90 // 100 - 16_060_522_496) // (16 * 131_072)
+    assert f"hold at most {blocks} KV blocks of 2 MiB, {blocks * 16} tokens, 3 sequences of 131072" in found.message
+
+
+def test_a_model_that_does_not_fit_says_the_bytes_and_what_would() -> None:
+    found = fit(LLAMA_70B)
+    assert (found.status, found.reason) == ("False", "DoesNotFit")
+    for told in ("weights take 131 GiB", "one KV block 5 MiB", "90 % of 80 GiB (accelerator.memory) are 72 GiB"):
+        assert told in found.message
+    assert "It would fit in 147Gi of memory" in found.message
+    assert fit(LLAMA_70B, accelerator={"memory": "147Gi"}).status == "True"
+    assert fit(LLAMA_70B, accelerator={"memory": "145Gi"}).status == "False"
+
+
+def test_a_share_that_is_too_small_says_which_would_do() -> None:
+    found = fit(LLAMA_8B, accelerator={"memory": "16Gi"}, kvCache={"budget": {"memoryPercent": 90}})
+    assert found.status == "False"
+    assert "or with kvCache.budget.memoryPercent 94 or more" in found.message
+    assert fit(LLAMA_8B, accelerator={"memory": "16Gi"}, kvCache={"budget": {"memoryPercent": 94}}).status == "True"
+    assert fit(LLAMA_8B, accelerator={"memory": "16Gi"}, kvCache={"budget": {"memoryPercent": 93}}).status == "False"
+
+
+def test_float32_doubles_the_weights_and_the_message_says_what_halves_them() -> None:
+    found = fit(LLAMA_8B, model={"uri": "hf://acme/llama", "dtype": "float32"}, accelerator={"memory": "24Gi"})
+    assert found.status == "False"
+    assert "weights take 29.9 GiB" in found.message
+    assert "with model.dtype bfloat16" in found.message
+
+
+def test_weights_stored_in_float32_take_half_where_they_are_loaded_in_bfloat16() -> None:
+    stored = ModelFacts(LLAMA_8B.shape, 2 * (LLAMA_8B.weights_bytes or 0), None, "a test", dtype="float32")
+    loaded = {"uri": "hf://acme/llama", "dtype": "bfloat16"}
+    assert fit(stored, model=loaded, accelerator={"memory": "24Gi"}).status == "True"
+    assert fit(stored, accelerator={"memory": "24Gi"}).status == "False"
+
+
+@pytest.mark.parametrize(
+    ("budget", "status", "told"),
+    [
+        ({"blocks": 100}, "True", "100 KV blocks"),
+        ({"blocks": 40_000}, "False", "At most 33301 blocks"),
+        ({"memory": "10Gi"}, "True", "5120 KV blocks"),
+        ({"memory": "79Gi"}, "False", "40448 KV blocks take 79 GiB and weights 15 GiB, more than 80 GiB"),
+        ({"memory": "1Mi"}, "False", "give 2 MiB, one block, or more"),
+    ],
+)
+def test_fixed_budgets_are_held_against_the_memory(budget: Any, status: str, told: str) -> None:
+    found = fit(LLAMA_8B, kvCache={"budget": budget})
+    assert found.status == status
+    assert told in found.message
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "reason", "told"),
+    [
+        (ModelFacts(fault="the hub wasn't reached"), {}, "ModelUnknown", "the hub wasn't reached"),
+        (ModelFacts(), {}, "ModelUnknown", "nothing is known about hf://acme/llama"),
+        (LLAMA_8B, {"accelerator": {}}, "MemoryUnknown", "one nvidia.com/gpu has"),
+        (LLAMA_8B, {"accelerator": {"resource": "cpu"}}, "MemoryUnknown", "a replica takes what its node has"),
+    ],
+)
+def test_what_is_not_known_lets_the_first_replica_tell(model: ModelFacts, fields: Any, reason: str, told: str) -> None:
+    found = fit(model, **fields)
+    assert (found.status, found.reason) == ("Unknown", reason)
+    assert told in found.message and "the first replica will tell" in found.message
+    assert fit(model, **fields, proven=True).status == "True"
+
+
+def test_a_replica_that_runs_outweighs_arithmetic_and_arithmetic_that_agrees_keeps_its_figures() -> None:
+    assert fit(LLAMA_70B, proven=True).reason == "ReplicaRuns"
+    assert fit(LLAMA_8B, proven=True).reason == "Fits"
+
+
+def test_a_cpu_replica_is_held_against_its_containers_limit() -> None:
+    assert fit(LLAMA_8B, accelerator={"resource": "cpu", "count": 8, "memory": "8Gi"}).status == "False"
+    assert fit(LLAMA_8B, accelerator={"resource": "cpu", "count": 8, "memory": "32Gi"}).status == "True"
+
+
+def test_a_real_model_on_several_accelerators_is_refused_with_what_to_do() -> None:
+    found = fit(LLAMA_70B, accelerator={"count": 4, "memory": "80Gi"})
+    assert (found.status, found.reason) == ("False", "ParallelismUnsupported")
+    assert "accelerator.count is 4" in found.message and "set accelerator.count to 1" in found.message
+    assert fit(LLAMA_70B, accelerator={"count": 4, "memory": "80Gi"}, proven=True).status == "False"
+
+
+def test_a_simulated_model_fits_what_is_played() -> None:
+    assert fit(LLAMA_70B, SIMULATED).reason == "MemoryUnknown"
+    assert fit(LLAMA_70B, SIMULATED, simulation={"accelerator": "h100"}).status == "False"
+    assert fit(LLAMA_70B, SIMULATED, simulation={"accelerator": "4xh100"}).status == "True"
+    assert fit(LLAMA_70B, SIMULATED, simulation={"memory": "160Gi"}).status == "True"
+    assert fit(LLAMA_70B, SIMULATED, accelerator={"count": 4}, simulation={"accelerator": "4xh100"}).status == "True"
