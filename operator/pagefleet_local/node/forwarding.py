@@ -7,6 +7,8 @@ that has sent all may still read; a broken connection breaks its other half, so 
 import asyncio
 import logging
 import random
+import socket
+import struct
 from collections.abc import Awaitable, Callable, Mapping
 
 from pagefleet_local.node.endpoints import Backend, Listener
@@ -19,24 +21,26 @@ Refused = Callable[[Listener, OSError], Awaitable[None]]
 
 
 class Forwarder:
-    """Listens where the table says. A new table changes where new connections go; open ones stay."""
+    """Listens where the table names pods, as a Service without any refuses connections everywhere. A new table changes
+    where new connections go; open ones stay."""
 
     def __init__(self, refused: Refused) -> None:
         self._refused = refused
         self._servers: dict[Listener, asyncio.Server] = {}
-        self._failed: set[Listener] = set()
         self._table: Mapping[Listener, tuple[Backend, ...]] = {}
         self._turns: dict[Listener, int] = {}
         self._connecting: set[asyncio.Task[None]] = set()
 
-    async def follow(self, table: Mapping[Listener, tuple[Backend, ...]]) -> None:
+    async def follow(self, table: Mapping[Listener, tuple[Backend, ...]]) -> bool:
+        """Return whether it listens everywhere; called again, it tries again."""
         self._table = table
-        for listener in self._servers.keys() - table.keys():
+        wanted = {listener for listener, backends in table.items() if backends}
+        for listener in self._servers.keys() - wanted:
             self._servers.pop(listener).close()
-            self._turns.pop(listener, None)
-        self._failed &= table.keys()
-        for listener in sorted(table.keys() - self._servers.keys() - self._failed):
+        for listener in sorted(wanted - self._servers.keys()):
             await self._listen(listener)
+        self._turns = {listener: turn for listener, turn in self._turns.items() if listener in wanted}
+        return wanted == self._servers.keys()
 
     def close(self) -> None:
         for server in self._servers.values():
@@ -54,7 +58,6 @@ class Forwarder:
                 backlog=_BACKLOG,
             )
         except OSError as error:
-            self._failed.add(listener)
             await self._refused(listener, error)
 
     def _accept(self, listener: Listener, client: "_Side") -> None:
@@ -81,7 +84,7 @@ class Forwarder:
                 continue
             client.join(server)
             return
-        client.transport.abort()
+        _reset(client.transport)
 
 
 class _Side(asyncio.Protocol):
@@ -98,7 +101,7 @@ class _Side(asyncio.Protocol):
     def join(self, other: "_Side") -> None:
         """Let bytes pass between the two from now on."""
         if self._lost:
-            other.transport.abort()
+            _reset(other.transport)
             return
         self.other, other.other = other, self
         self.transport.resume_reading()
@@ -139,6 +142,12 @@ class _Side(asyncio.Protocol):
         self._lost = True
         if self.other and not self.other._lost:
             if error:
-                self.other.transport.abort()
+                _reset(self.other.transport)
             else:
                 self.other.transport.close()
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """Break the connection so that the other end sees a break and not an end."""
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()

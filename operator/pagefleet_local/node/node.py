@@ -1,6 +1,7 @@
 """The node as a whole: its parts, started together and left together."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -26,6 +27,8 @@ from pagefleet_local.node.pod_table import PodTable
 from pagefleet_local.node.pods import Manifest, name_of, namespace_of
 from pagefleet_local.node.registration import Registration
 
+# A port that another program holds may become free.
+_LISTEN_AGAIN_SECONDS = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -89,10 +92,13 @@ class Node:
         await self._pods.follow()
 
     async def _forward(self) -> None:
+        everywhere = True
         while True:
-            await self._services.changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if everywhere else _LISTEN_AGAIN_SECONDS):
+                    await self._services.changed.wait()
             self._services.changed.clear()
-            await self._forwarder.follow(self._table())
+            everywhere = await self._forwarder.follow(self._table())
 
     def _table(self) -> dict[Listener, tuple[Backend, ...]]:
         return forwarding_table(self._services.all(), self._pods.manifests())
