@@ -94,9 +94,7 @@ class FiguresBook:
             key = key_of(replica)
             if key is None or uid in self._asked or self._due.get(uid, 0.0) > now:
                 continue
-            task = asyncio.create_task(self._ask(replica, key, on_news), name=f"figures {replica.ip}")
-            self._asked[uid] = task
-            task.add_done_callback(lambda _, uid=uid: self._asked.pop(uid, None))  # type: ignore[misc]
+            self._asked[uid] = asyncio.create_task(self._ask(replica, key, on_news), name=f"figures {replica.ip}")
 
     def make_due(self, pod_uid: str) -> None:
         """The replica was changed: read it anew with the next round."""
@@ -109,8 +107,11 @@ class FiguresBook:
         await self._client.aclose()
 
     async def _ask(self, replica: ReplicaAddress, key: ServiceKey, on_news: Callable[[ServiceKey], None]) -> None:
-        async with self._places:
-            read = await self._read(replica.ip, key)
+        try:
+            async with self._places:
+                read = await self._read(replica.ip, key)
+        finally:
+            del self._asked[replica.pod_uid]
         before, now = self._readings.get(replica.pod_uid, Reading()), self._clock()
         if isinstance(read, Figures):
             reading = Reading(read, read_at=now)
