@@ -78,6 +78,12 @@ class Cluster:
             group, version, namespace, "inferenceservices", name, {"spec": {"replicas": replicas}}
         )
 
+    def token(self, namespace: str, service_account: str) -> str:
+        """Return a new token of a service account."""
+        request = client.AuthenticationV1TokenRequest(spec=client.V1TokenRequestSpec(audiences=[]))
+        made = self._core.create_namespaced_service_account_token(service_account, namespace, request)
+        return str(made.status.token)
+
     def evict(self, namespace: str, pod: str) -> None:
         body = client.V1Eviction(metadata=client.V1ObjectMeta(name=pod, namespace=namespace))
         self._core.create_namespaced_pod_eviction(pod, namespace, body)

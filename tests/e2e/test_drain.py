@@ -21,7 +21,7 @@ def _settled(replicas: int, found: Object | None) -> bool:
     status = (found or {}).get("status") or {}
     return (
         holds(found, CONDITION_READY)
-        and holds(found, CONDITION_PROGRESSING, "False")
+        and holds(found, CONDITION_PROGRESSING, "True", "Complete")
         and status.get("replicas") == status.get("readyReplicas") == status.get("updatedReplicas") == replicas
     )
 
