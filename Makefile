@@ -6,7 +6,7 @@ STAMP := $(VENV)/.pagefleet-installed
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint test-fast test-long test-gpu bench serve constraints clean
+.PHONY: help install demo test lint test-fast test-cluster test-long test-gpu bench serve render constraints clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -34,9 +34,14 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python -m pagefleet_contract.render --check
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -m "not long and not gpu and not cluster"
+
+test-cluster: $(STAMP) ## end to end on Kubernetes' own control plane: with the process node, then (as root) with a real one
+	$(BIN)/python -m pytest -m "cluster and not long and not gpu" --timeout 900
+	$(BIN)/python -m tests.cluster.bed --or-skip --image light -- $(BIN)/python -m pytest tests/e2e -m "cluster and not long" --timeout 900
 
 test-long: $(STAMP) ## the long profiles: real models, many rounds, the benchmarks in short
 	$(BIN)/python -m pytest -m "long and not gpu and not cluster" --timeout 1800
@@ -46,6 +51,9 @@ test-gpu: $(STAMP) ## on a machine with a GPU: check the kernels, time them, wri
 
 bench: $(STAMP) ## measure against the baselines, interleaved, as ratios; writes build/bench/serve.json
 	$(BIN)/python -m tests.bench.serve
+
+render: $(STAMP) ## write the CRD, the chart's generated files and the field references anew from the contract
+	$(BIN)/python -m pagefleet_contract.render
 
 constraints: $(STAMP) ## write constraints.txt anew from what .venv holds
 	(sed -n 1p constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sort -f) > constraints.new
