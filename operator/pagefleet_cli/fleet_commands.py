@@ -49,7 +49,7 @@ def up(
 ) -> None:
     """Start the fleet on this machine, apply the files, and wait until their services are ready."""
     from pagefleet_cli.cluster import Cluster
-    from pagefleet_cli.services import curl, local_url, wait_until_ready
+    from pagefleet_cli.services import curl, local_url, wait_until_it_answers, wait_until_ready
 
     console, began = Console(), time.monotonic()
     folder = _folder(state)
@@ -58,8 +58,11 @@ def up(
     for each in applied:
         namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
         service = wait_until_ready(cluster, namespace, name, timeout, console)
+        url = local_url(cluster, namespace, name)
+        if url and service["spec"]["replicas"]:
+            wait_until_it_answers(url, timeout, console)
         console.done(f"{name} is ready, {time.monotonic() - began:.1f} s after the start")
-        if url := local_url(cluster, namespace, name):
+        if url:
             print(f"{url}\n  {curl(url, service)}", flush=True)
     option = "" if state is None else f" --state {state}"
     print(f"  kubectl --kubeconfig {folder.kubeconfig} get inferenceservices --all-namespaces")

@@ -1,16 +1,18 @@
 """What the commands do with services that exist: wait for them, follow their logs, and say where they answer."""
 
+import http.client
 import json
 import queue
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pagefleet_cli.cluster import Cluster, NotFound
 from pagefleet_cli.console import Console
 from pagefleet_cli.readiness import readiness
-from pagefleet_contract.names import HTTP_PORT
+from pagefleet_contract.names import HTTP_PORT, PATH_READY
 from pagefleet_local.errors import FleetError
 from pagefleet_local.waiting import attempts
 
@@ -31,6 +33,19 @@ def wait_until_ready(cluster: Cluster, namespace: str, name: str, seconds: float
         text = now.text
         console.doing(f"{name}: {text}")
     raise FleetError(f"{name} is not ready after {seconds:.0f} s: {text}; see `pagefleet logs {name} -n {namespace}`")
+
+
+def wait_until_it_answers(url: str, seconds: float, console: Console) -> None:
+    """Return when the address says that it serves. What stands in the status may be from before the last `down`."""
+    said = "no answer yet"
+    for _ in attempts(seconds, _PAUSE_SECONDS):
+        try:
+            with urllib.request.urlopen(f"{url}{PATH_READY}", timeout=5):
+                return
+        except (OSError, http.client.HTTPException) as error:  # a refusal with a status is an OSError too
+            said = str(error)
+        console.doing(f"{url}: {said}")
+    raise FleetError(f"{url} does not serve after {seconds:.0f} s: {said}")
 
 
 def wait_until_gone(cluster: Cluster, namespace: str, name: str, seconds: float, console: Console) -> None:

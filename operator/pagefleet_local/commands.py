@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ class Commands:
         said = self.kubectl("apply", "--server-side", "--force-conflicts", "--output=json", *named)
         found: dict[str, Any] = json.loads(said)
         return list(found["items"]) if found["kind"] == "List" else [found]
+
+    def node_renewed(self, node: str) -> datetime | None:
+        """Return when the node last said that it is there. Its Ready condition outlives it by most of a minute."""
+        query = ("get", "lease", node, "--namespace=kube-node-lease", "--ignore-not-found")
+        said = self.kubectl(*query, "--output=jsonpath={.spec.renewTime}")
+        return datetime.fromisoformat(said) if said else None
 
     def kubectl(self, *arguments: str) -> str:
         return self._run([KUBECTL, *arguments])

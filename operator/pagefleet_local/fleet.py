@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +95,14 @@ class Fleet:
             cache=self.cache,
             images=(images.engine, images.light),
         )
+        self.folder.pods.mkdir(exist_ok=True, mode=0o700)
+        began = datetime.min.replace(tzinfo=UTC) if runs else datetime.now(UTC)
         processes.start(node_program(settings, plane))
-        ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
         for _ in attempts(_NODE_SECONDS, 0.2):
             if processes.find(NODE) is None:
                 last = processes.tail_of(NODE, 1) or "it wrote nothing"
                 raise FleetError(f"the node ended at its start: {last}; its log is {processes.log_of(NODE)}")
-            if (
-                commands.kubectl("get", "node", decisions.node_name, "--ignore-not-found", f"--output={ready}")
-                == "True"
-            ):
+            if (renewed := commands.node_renewed(decisions.node_name)) and renewed >= began:
                 return
         raise FleetError(f"the node is not ready after {_NODE_SECONDS} s; its log is {processes.log_of(NODE)}")
 
