@@ -33,12 +33,10 @@ class Commands:
         file = self.folder / "values.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
-        self._run(
-            [
-                *(HELM, "upgrade", "--install", RELEASE, str(chart)),
-                *(f"--namespace={OPERATOR_NAMESPACE}", "--create-namespace", f"--values={file}"),
-                *("--wait", f"--timeout={timeout_seconds}s"),
-            ]
+        self.helm(
+            *("upgrade", "--install", RELEASE, str(chart)),
+            *(f"--namespace={OPERATOR_NAMESPACE}", "--create-namespace", f"--values={file}"),
+            *("--wait", f"--timeout={timeout_seconds}s"),
         )
 
     def apply(self, files: Sequence[str]) -> list[dict[str, Any]]:
@@ -56,6 +54,9 @@ class Commands:
 
     def kubectl(self, *arguments: str) -> str:
         return self._run([KUBECTL, *arguments])
+
+    def helm(self, *arguments: str) -> str:
+        return self._run([HELM, *arguments])
 
     def _run(self, command: Sequence[str]) -> str:
         program, *arguments = command

@@ -7,13 +7,12 @@ operator has the rights that the chart gives it and no more.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pagefleet_contract.names import KIND
 from pagefleet_local.chart import chart_folder
 from pagefleet_local.commands import OPERATOR_NAMESPACE, Commands
 from pagefleet_local.fleet import Fleet as LocalFleet
@@ -64,16 +63,30 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def namespace(fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[str]:
+def namespaces(fleet: Fleet) -> Iterator[Callable[[], str]]:
+    """A function that makes a namespace of the test's own, that admits restricted pods only."""
+    made: list[str] = []
+
+    def make() -> str:
+        name = _made_namespace(fleet.cluster)
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        fleet.cluster.delete("Namespace", None, name)
+
+
+@pytest.fixture
+def namespace(namespaces: Callable[[], str]) -> str:
     """A namespace of the test's own, that admits restricted pods only."""
-    made = fleet.cluster.create(
+    return namespaces()
+
+
+def _made_namespace(cluster: Cluster) -> str:
+    made = cluster.create(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "e2e-", "labels": _RESTRICTED}}
     )
     name = str(made["metadata"]["name"])
-    fleet.cluster.wait_for("a service account", "ServiceAccount", name, "default", lambda found: found is not None)
-    yield name
-    if request.session.testsfailed and os.environ.get("PAGEFLEET_E2E_KEEP"):
-        return
-    for service in fleet.cluster.all(KIND, name):
-        fleet.cluster.delete(KIND, name, service["metadata"]["name"])
-    fleet.cluster.delete("Namespace", None, name)
+    cluster.wait_for("a service account", "ServiceAccount", name, "default", lambda found: found is not None)
+    return name
