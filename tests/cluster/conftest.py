@@ -13,9 +13,7 @@ from tests.e2e import given_cluster
 from tests.e2e.cluster import Cluster
 
 _INSIDE = given_cluster.VOLUMES in os.environ
-collect_ignore = [] if _INSIDE else ["test_node.py", "test_engine_image.py"]
-if _INSIDE and given_cluster.IMAGES["engine"] not in os.environ:
-    collect_ignore.append("test_engine_image.py")
+collect_ignore = ["test_bed.py"] if _INSIDE else ["test_node.py"]
 
 _RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
