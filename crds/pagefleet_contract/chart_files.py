@@ -58,7 +58,7 @@ def values_yaml() -> str:
 
 def values_schema(origin: str) -> Schema:
     """Return values.schema.json: nothing unknown, but for what parent charts share under `global`."""
-    schema = _strict(structural_schema(ChartValues))
+    schema = _strict(structural_schema(ChartValues)) | {"type": "object"}
     shared = {"description": "What a parent chart shares; not read here.", "type": "object"}
     head = {"$comment": origin, "$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of pagefleet"}
     return head | schema | {"properties": schema["properties"] | {"global": shared}}
@@ -120,7 +120,8 @@ def _commented(schema: Schema, values: Mapping[str, Any], depth: int) -> list[st
 
 
 def _strict(schema: Schema) -> Schema:
-    """Return the structural schema as JSON schema: sections refuse what they don't know."""
+    """Return the structural schema as JSON schema: sections refuse what they don't know. Null stands for the default,
+    as it does on Helm's command line; Helm itself takes it out of some values and leaves it in others."""
     found = {keyword: value for keyword, value in schema.items() if not keyword.startswith(_KUBERNETES)}
     unsupported = [keyword for keyword in _EXCLUSIVE if keyword in found]
     if unsupported:
@@ -131,8 +132,10 @@ def _strict(schema: Schema) -> Schema:
         found["items"] = _strict(found["items"])
     if schema.get("x-kubernetes-list-type") == "set":
         found["uniqueItems"] = True
-    if "x-kubernetes-int-or-string" in schema:
-        found["type"] = ["integer", "string"]
+    kinds = ["integer", "string"] if "x-kubernetes-int-or-string" in schema else [found["type"]]
+    found["type"] = [*kinds, "null"]
+    if "enum" in found:
+        found["enum"] = [*found["enum"], None]
     if _is_section(schema):
         found["additionalProperties"] = False
     return found

@@ -3,11 +3,25 @@ Values with every scalar that a template needs: what the user says, over the con
 null, or that an older release didn't have, never stops a rendering.
 */ -}}
 {{- define "pagefleet.values" }}
-{{- $values := mergeOverwrite (include "pagefleet.fallbacks" . | fromYaml) (deepCopy .Values) }}
+{{- $values := include "pagefleet.fallbacks" . | fromYaml }}
+{{- include "pagefleet.layOver" (dict "base" $values "over" .Values) }}
 {{- if and (eq $values.settings.scope "Cluster") $values.settings.watchNamespaces }}
 {{- fail "settings.scope is Cluster and settings.watchNamespaces names some; give one or the other" }}
 {{- end }}
 {{- $values | toYaml }}
+{{- end }}
+
+{{- /* Sprig's mergeOverwrite would also lay nulls over, and Helm leaves those in that its own defaults don't know. */ -}}
+{{- define "pagefleet.layOver" }}
+{{- $base := .base }}
+{{- range $name, $value := .over }}
+{{- $known := get $base $name }}
+{{- if and (kindIs "map" $value) (kindIs "map" $known) }}
+{{- include "pagefleet.layOver" (dict "base" $known "over" $value) }}
+{{- else if not (kindIs "invalid" $value) }}
+{{- $_ := set $base $name $value }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "pagefleet.fullname" }}
@@ -19,7 +33,7 @@ null, or that an older release didn't have, never stops a rendering.
 {{- define "pagefleet.selectorLabels" }}
 {{- $names := include "pagefleet.names" . | fromYaml }}
 {{- $names.LABEL_NAME }}: {{ $names.NAME_VALUE }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{ $names.LABEL_COMPONENT }}: {{ $names.COMPONENT_OPERATOR }}
 {{- end }}
 
@@ -70,6 +84,6 @@ seccompProfile:
 
 {{- define "pagefleet.pullSecrets" }}
 {{- range . }}
-- name: {{ . }}
+- name: {{ . | quote }}
 {{- end }}
 {{- end }}
