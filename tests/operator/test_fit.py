@@ -10,7 +10,7 @@ from pagefleet_operator.observed import ModelFacts
 from tests.operator.builders import LLAMA_8B, LLAMA_70B, REAL, SIMULATED, spec
 
 
-def fit(model: ModelFacts, base: Any = REAL, *, proven: bool = False, **fields: Any) -> Fit:
+def fit(model: ModelFacts, base: Any = REAL, /, *, proven: bool = False, **fields: Any) -> Fit:
     wanted = spec(base, **fields)
     return judge_fit(wanted, service_settings("chat", wanted).config, model, proven=proven)
 
