@@ -6,7 +6,7 @@ again would not change it. Taking something out of a pod template is seen by the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_operator.quantities import same_quantity
@@ -32,32 +32,30 @@ _FALSE_IS_STORED = ("automountServiceAccountToken", "allowPrivilegeEscalation")
 
 def differs(desired: Mapping[str, Any], live: Mapping[str, Any]) -> str | None:
     """Return the first difference between what is applied and what is there, or None where there is none."""
-    return _mapping_difference(desired, live, _Place("", "", False))
+    found = _mapping_difference(desired, live, around="", replaced=False)
+    return None if found is None else f"{found.path.removeprefix('.')} {found.words}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where in the object: the path in words, the key of the mapping around, whether a replaced list is around."""
+class _Found:
+    """A difference; its path grows on the way out, so that equal objects cost no words."""
 
     path: str
-    around: str
-    replaced: bool
+    words: str
 
-    def below(self, key: str) -> "_Place":
-        # Keys of labels, annotations and the like hold dots themselves.
-        if "." in key or "/" in key:
-            return replace(self, path=f"{self.path}[{key}]")
-        return replace(self, path=f"{self.path}.{key}" if self.path else key)
-
-    def entry(self, index: str, replaced: bool) -> "_Place":
-        return _Place(f"{self.path}[{index}]", self.around, replaced)
+    def within(self, step: str) -> "_Found":
+        return _Found(step + self.path, self.words)
 
 
-def _mapping_difference(desired: Mapping[str, Any], live: Mapping[str, Any], place: _Place) -> str | None:
+def _mapping_difference(
+    desired: Mapping[str, Any], live: Mapping[str, Any], *, around: str, replaced: bool
+) -> _Found | None:
+    """`around` is the key under which the mapping stands; `replaced`: it is part of a list that is replaced whole."""
     for key in sorted(desired, key=_telling_first):
-        difference = _difference(key, desired[key], live.get(key), place.below(key))
-        if difference is not None:
-            return difference
+        found = _difference(key, desired[key], live.get(key), around=around, replaced=replaced)
+        if found is not None:
+            # Keys of labels, annotations and the like hold dots themselves.
+            return found.within(f"[{key}]" if "." in key or "/" in key else f".{key}")
     return None
 
 
@@ -66,30 +64,30 @@ def _telling_first(key: str) -> tuple[bool, str]:
     return key == "metadata", key
 
 
-def _difference(key: str, desired: Any, live: Any, place: _Place) -> str | None:
+def _difference(key: str, desired: Any, live: Any, *, around: str, replaced: bool) -> _Found | None:
+    if desired == live:
+        return None
     if isinstance(desired, Mapping):
         if live is None or isinstance(live, Mapping):
-            return _mapping_difference(desired, live or {}, replace(place, around=key))
-        return _words(place.path, desired, live)
+            return _mapping_difference(desired, live or {}, around=key, replaced=replaced)
+        return _not_the_same(desired, live)
     if isinstance(desired, Sequence) and not isinstance(desired, str):
-        return _list_difference(key, desired, live or (), place)
-    if _same_scalar(key, desired, live, place.around):
-        return None
-    return _words(place.path, desired, live)
+        return _list_difference(key, desired, live or (), around=around, replaced=replaced)
+    return None if _same_scalar(key, desired, live, around) else _not_the_same(desired, live)
 
 
-def _list_difference(key: str, desired: Sequence[Any], live: Any, place: _Place) -> str | None:
+def _list_difference(key: str, desired: Sequence[Any], live: Any, *, around: str, replaced: bool) -> _Found | None:
     if isinstance(live, str) or not isinstance(live, Sequence):
-        return _words(place.path, desired, live)
-    names = None if place.replaced else _merge_keys(key, desired)
+        return _not_the_same(desired, live)
+    names = None if replaced else _merge_keys(key, desired)
     if names is not None:
-        return _merged_difference(names, desired, live, place)
+        return _merged_difference(names, desired, live, around)
     if len(desired) != len(live):
-        return f"{place.path} has {_entries(len(live))}, not {len(desired)}"
+        return _Found("", f"has {_entries(len(live))}, not {len(desired)}")
     for index, (wanted, found) in enumerate(zip(desired, live, strict=True)):
-        difference = _difference(key, wanted, found, place.entry(str(index), replaced=True))
+        difference = _difference(key, wanted, found, around=around, replaced=True)
         if difference is not None:
-            return difference
+            return difference.within(f"[{index}]")
     return None
 
 
@@ -101,23 +99,21 @@ def _merge_keys(key: str, desired: Sequence[Any]) -> tuple[str, ...] | None:
 
 
 def _merged_difference(
-    names: tuple[str, ...], desired: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]], place: _Place
-) -> str | None:
+    names: tuple[str, ...], desired: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]], around: str
+) -> _Found | None:
     there = {tuple(entry.get(name) for name in names): entry for entry in live}
     for wanted in desired:
         key = tuple(wanted.get(name) for name in names)
-        within = place.entry(",".join(map(str, key)), replaced=False)
+        step = f"[{','.join(map(str, key))}]"
         if key not in there:
-            return f"{within.path} is missing"
-        difference = _mapping_difference(wanted, there[key], within)
+            return _Found(step, "is missing")
+        difference = _mapping_difference(wanted, there[key], around=around, replaced=False)
         if difference is not None:
-            return difference
+            return difference.within(step)
     return None
 
 
 def _same_scalar(key: str, desired: Any, live: Any, around: str) -> bool:
-    if desired == live and isinstance(desired, bool) == isinstance(live, bool):
-        return True
     if live is None:
         return not desired and key not in _FALSE_IS_STORED
     if isinstance(live, (Mapping, list, tuple)):
@@ -125,10 +121,9 @@ def _same_scalar(key: str, desired: Any, live: Any, around: str) -> bool:
     return (around in _QUANTITIES_UNDER or key in _QUANTITIES) and same_quantity(desired, live)
 
 
-def _words(path: str, desired: Any, live: Any) -> str:
-    if live is None:
-        return f"{path} is missing, not {_short(desired)}"
-    return f"{path} is {_short(live)}, not {_short(desired)}"
+def _not_the_same(desired: Any, live: Any) -> _Found:
+    found = "is missing" if live is None else f"is {_short(live)}"
+    return _Found("", f"{found}, not {_short(desired)}")
 
 
 def _short(value: Any) -> str:

@@ -42,7 +42,7 @@ def test_what_the_api_server_adds_or_spells_otherwise_is_no_difference(desired: 
     [
         ({"spec": {"replicas": 0}}, {"spec": {"replicas": 1}}, "spec.replicas is 1, not 0"),
         ({"spec": {"replicas": 1}}, {}, "spec.replicas is missing, not 1"),
-        ({"immutable": True}, {"immutable": 1}, "immutable is 1, not True"),
+        ({"immutable": True}, {"immutable": False}, "immutable is False, not True"),
         ({"env": [{"name": "A", "value": ""}]}, {"env": [{"name": "A", "value": "x"}]}, "env[A].value is x, not "),
         ({"env": [{"name": "A"}]}, {"env": [{"name": "B"}]}, "env[A] is missing"),
         ({"automountServiceAccountToken": False}, {}, "automountServiceAccountToken is missing, not False"),
