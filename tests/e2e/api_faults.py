@@ -339,6 +339,8 @@ class _Watch:
             for task in (telling, ended):
                 task.cancel()
             await asyncio.gather(telling, ended, return_exceptions=True)
+            if (connection := self._answer.connection) is not None and connection.transport is not None:
+                connection.transport.abort()  # closing in order would wait for the API server
 
     async def _pass_on(self, is_silent: Callable[[], bool]) -> None:
         async for line in self._answer.content:

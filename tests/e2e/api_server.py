@@ -35,7 +35,7 @@ class ApiServer:
         # Another session for requests with a token: the API server would believe the certificate first.
         self._sessions = {
             has_token: aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=context, limit=0, ssl_shutdown_timeout=0),
+                connector=aiohttp.TCPConnector(ssl=context, limit=0),
                 timeout=timeout,
                 auto_decompress=False,
             )
@@ -44,6 +44,8 @@ class ApiServer:
 
     async def __aexit__(self, *_: object) -> None:
         for session in self._sessions.values():
+            assert session.connector is not None
+            await session.connector.close(abort_ssl=True)
             await session.close()
 
     def send(self, incoming: web.Request, body: bytes) -> "aiohttp.client._RequestContextManager":
