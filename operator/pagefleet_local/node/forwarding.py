@@ -96,6 +96,7 @@ class _Side(asyncio.Protocol):
     def __init__(self, accepted: "Callable[[_Side], None] | None" = None) -> None:
         self._accepted = accepted
         self._ended = False  # it sends no more
+        self._early = b""  # Python 3.11.2, Debian 12's, reads on although `connection_made` has told it to pause
         self._lost = False
 
     def join(self, other: "_Side") -> None:
@@ -104,6 +105,13 @@ class _Side(asyncio.Protocol):
             _reset(other.transport)
             return
         self.other, other.other = other, self
+        for side, receiver in ((self, other), (other, self)):
+            receiver.transport.write(side._early)
+            if side._ended:
+                receiver.transport.write_eof()
+        if self._ended and other._ended:
+            self.transport.close()
+            other.transport.close()
         self.transport.resume_reading()
         other.transport.resume_reading()
 
@@ -118,11 +126,13 @@ class _Side(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.other:
             self.other.transport.write(data)
+        else:
+            self._early += data
 
     def eof_received(self) -> bool:
         self._ended = True
         if self.other is None:
-            return False
+            return True  # passed on when there is somebody to pass it on to
         if self.other._ended:
             self.other.transport.close()
             return False
