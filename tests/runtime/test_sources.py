@@ -34,7 +34,7 @@ def write(directory: Path, *names: str) -> Path:
 
 
 def resolve(uri: str, cache: Path) -> ModelSource:
-    return resolve_source(ModelSettings(uri=uri), cache)
+    return resolve_source(ModelSettings(uri=uri), cache, lambda share, detail: None)
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])

@@ -18,11 +18,12 @@ def cache_directory(environment: dict[str, str] | os._Environ[str] = os.environ)
     return Path(base) / "pagefleet"
 
 
-def make_once(target: Path, make: Callable[[Path], None]) -> Path:
+def make_once(target: Path, make: Callable[[Path], None], *, resumes: bool = False) -> Path:
     """Return `target`, a folder that `make` fills if it isn't there yet.
 
     Processes that want the same folder wait for one another. It appears whole or not at all: `make` fills a folder
-    beside it, which is then renamed; what an earlier, killed attempt left there is removed first.
+    beside it, which is then renamed. What an earlier, killed attempt left there is removed first, unless `make`
+    `resumes` it.
     """
     if target.is_dir():
         return target
@@ -31,8 +32,9 @@ def make_once(target: Path, make: Callable[[Path], None]) -> Path:
         if target.is_dir():
             return target
         partial = target.with_name(target.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+        if not resumes:
+            shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(exist_ok=resumes)
         make(partial)
         _make_readable(partial)
         partial.rename(target)

@@ -71,7 +71,9 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     register_attention()
     folder = cache_directory()
     progress(LoadProgress("resolve", 0.0, config.model.uri))
-    source = resolve_source(config.model, folder)
+    source = resolve_source(
+        config.model, folder, lambda share, detail: progress(LoadProgress("resolve", share, detail))
+    )
     progress(LoadProgress("resolve", 1.0, str(source.path)))
     directory = _converted(source, folder, progress)
     hf_config = read_config(directory)

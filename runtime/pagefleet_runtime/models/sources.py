@@ -1,5 +1,6 @@
 """From a model's URI to something on this machine: a Hugging Face directory or a GGUF file."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,8 @@ from pagefleet_contract.engine import ModelSettings
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.hub import download_snapshot
 from pagefleet_runtime.models.packages import locate_in_package
+from pagefleet_runtime.models.s3 import Progress, download_prefix
+from pagefleet_runtime.models.s3_client import S3Access
 
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -27,8 +30,9 @@ class GgufFile:
 ModelSource = ModelDirectory | GgufFile
 
 
-def resolve_source(settings: ModelSettings, cache: Path) -> ModelSource:
-    """Return what the URI names, downloaded or joined into `cache` where needed. Raises ModelRefused."""
+def resolve_source(settings: ModelSettings, cache: Path, progress: Progress) -> ModelSource:
+    """Return what the URI names, downloaded or joined into `cache` where needed; a download tells `progress` how far
+    it is. Raises ModelRefused."""
     scheme, separator, rest = settings.uri.partition("://")
     if not separator:
         return examine_path(Path(settings.uri).expanduser(), settings.uri)
@@ -39,9 +43,16 @@ def resolve_source(settings: ModelSettings, cache: Path) -> ModelSource:
             return examine_path(locate_in_package(rest, cache), settings.uri)
         case "hf":
             return examine_path(download_snapshot(rest, settings.revision), settings.uri)
+        case "s3":
+            return examine_path(download_prefix(rest, cache, S3Access.of(os.environ), progress), settings.uri)
+        case "pvc":
+            raise ModelRefused(
+                f"model.uri is {settings.uri!r}, which names a volume claim of a cluster: an InferenceService may have "
+                "it, and its pods see a folder. Outside of one give the folder's path"
+            )
     raise ModelRefused(
-        f"model.uri is {settings.uri!r}; the runtime reads hf://OWNER/NAME, file://PATH, package://DISTRIBUTION[/PATH] "
-        "and plain paths"
+        f"model.uri is {settings.uri!r}; the runtime reads hf://OWNER/NAME, s3://BUCKET/PREFIX, file://PATH, "
+        "package://DISTRIBUTION[/PATH], simulated://NAME and plain paths"
     )
 
 
