@@ -51,7 +51,7 @@ def test_b17_resources_that_are_null_are_none() -> None:
 def test_b17_as_a_part_of_another_chart_a_section_may_be_null_too(tmp_path: Path) -> None:
     parent = tmp_path / "parent"
     (parent / "charts").mkdir(parents=True)
-    (parent / "charts/pagefleet").symlink_to(Path(__file__).resolve().parents[3] / "charts/pagefleet")
+    shutil.copytree(CHART, parent / "charts/pagefleet")
     (parent / "Chart.yaml").write_text("apiVersion: v2\nname: parent\nversion: 1.0.0\n")
     nothing = {"pagefleet": {"settings": {"images": None}, "metrics": None, "tolerations": None}}
     (parent / "values.yaml").write_text(yaml.safe_dump(nothing))
