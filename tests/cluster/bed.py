@@ -30,7 +30,7 @@ from tests.cluster.node import CONTAINERD, DNS, KUBELET, PROXY, Node, Programs
 from tests.cluster.node_settings import PAUSE_IMAGE, Places
 from tests.e2e import given_cluster
 
-_MODULE = Path(__file__).parent / "programs"
+_MODULE = Path(__file__).parent / "node_programs"
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd/"
 _PLUGINS = "github.com/containernetworking/plugins/plugins/"
 NODE = Recipe(

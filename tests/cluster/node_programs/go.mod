@@ -1,4 +1,4 @@
-module pagefleet.dev/tests/cluster/programs
+module pagefleet.dev/tests/cluster/node_programs
 
 go 1.26.8
 
