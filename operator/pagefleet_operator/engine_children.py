@@ -82,7 +82,7 @@ def _deadline_seconds(engine: Engine) -> int:
     if engine.weights_bytes is not None or engine.deployment is None:
         return seconds
     # An operator that has just started doesn't know the model yet; that is no reason to go back and forth.
-    return max(seconds, engine.deployment["spec"].get("progressDeadlineSeconds", 0))
+    return max(seconds, int(engine.deployment["spec"].get("progressDeadlineSeconds", 0)))
 
 
 def _kept_deployment(engine: Engine, deployment: LiveManifest, replicas: int) -> Manifest:

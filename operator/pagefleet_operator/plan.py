@@ -28,7 +28,15 @@ from pagefleet_operator.keys import service_key
 from pagefleet_operator.manifests.metadata import Manifest, Owner
 from pagefleet_operator.observed import Manifest as LiveManifest
 from pagefleet_operator.observed import Observed
-from pagefleet_operator.rollout import Roll, judge_roll, live_replicas, live_template_hash, takes_down_already
+from pagefleet_operator.rollout import (
+    Held,
+    Roll,
+    held_of,
+    judge_roll,
+    live_replicas,
+    live_template_hash,
+    takes_down_already,
+)
 from pagefleet_operator.scale_down import deletion_costs
 from pagefleet_operator.status_plan import StatusPlan, plan_invalid_status, plan_status
 
@@ -59,21 +67,30 @@ def plan(observed: Observed, settings: OperatorSettings, root_key: bytes, now: d
         deployment = live_engine(owner, observed.children)
         fleet = fleet_of(observed.pods, None if deployment is None else live_template_hash(deployment))
         return _plan((), (), plan_invalid_status(observed, fleet, settings, moment))
-    look = _look(observed, settings, owner, service.spec, service_key(root_key, service.uid))
+    held = held_of(service.status, moment.timestamp())
+    look = _look(observed, settings, owner, service.spec, service_key(root_key, service.uid), held)
     engine = engine_children(_engine(look), observed.children)
     wanted = [*engine.settings, *([engine.deployment] if engine.deployment else []), *surroundings(_around(look))]
     status = plan_status(observed, look.generation, _view(look), settings, moment)
     actions = tuple(_actions(look, engine, wanted))
-    return _plan(actions, tuple(_turns(look, actions)), status)
+    return _plan(actions, tuple(_turns(look, actions)), status, look.roll.again_in_seconds)
 
 
-def _plan(actions: tuple[Action, ...], turns: tuple[Announcement, ...], status: StatusPlan) -> Plan:
+def _plan(
+    actions: tuple[Action, ...], turns: tuple[Announcement, ...], status: StatusPlan, again: float | None = None
+) -> Plan:
     told = () if status.document is None else tuple(announcements(status.verdicts, status.before))
-    return Plan(actions, status.document, turns + told, status.again_in_seconds)
+    times = [seconds for seconds in (again, status.again_in_seconds) if seconds is not None]
+    return Plan(actions, status.document, turns + told, min(times, default=None))
 
 
 def _look(
-    observed: Observed, settings: OperatorSettings, owner: Owner, spec: InferenceServiceSpec, operator_key: str
+    observed: Observed,
+    settings: OperatorSettings,
+    owner: Owner,
+    spec: InferenceServiceSpec,
+    operator_key: str,
+    held: Held,
 ) -> _Look:
     deployment = live_engine(owner, observed.children)
     engines = fleet_of(observed.pods, None).engines
@@ -81,7 +98,7 @@ def _look(
     fleet = fleet_of(observed.pods, generation.template_hash)
     proven = any(pod.ready or (pod.figures is not None and pod.figures.num_blocks) for pod in fleet.current)
     fit = judge_fit(spec, generation.config, observed.model, proven=proven)
-    roll = judge_roll(spec.rollout, generation.template_hash, deployment, fleet)
+    roll = judge_roll(spec.rollout, generation.template_hash, deployment, fleet, held)
     return _Look(observed, settings, owner, spec, generation, deployment, fleet, fit, roll)
 
 

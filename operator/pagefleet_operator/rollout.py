@@ -4,48 +4,75 @@ Where the pod that a roll adds finds no accelerator, waiting would last for ever
 pods that wait for their successor. So one replica goes first, for as long as the roll lasts.
 """
 
-import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from pagefleet_contract.inferenceservice import Rollout
 from pagefleet_contract.names import ANNOTATION_TEMPLATE_HASH
 from pagefleet_operator.fleet import Fleet, first_trouble
 from pagefleet_operator.manifests.deployments import Strategy
-from pagefleet_operator.observed import Manifest, Pod
-from pagefleet_operator.quantities import quantity_value
-
-_INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9])")
-
+from pagefleet_operator.observed import Manifest
+from pagefleet_operator.scarcity import PATIENCE_SECONDS, Scarcity, scarcity_of
 
 # A slow disk or a busy link; what a deadline is reckoned with before anything was measured.
 _LOAD_BYTES_PER_SECOND = 100 * 10**6
+_TAKES_DOWN = ": one is taken down first, then its successor starts"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the status said that the roll waits for, and for how long now."""
+
+    text: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Roll:
     """`holding` says what the roll waits for, empty where it waits for nothing. `is_over`: every pod is of this
-    generation and ready."""
+    generation and ready. `again_in_seconds`: when waiting has lasted long enough; None where only an event counts."""
 
     is_over: bool
     strategy: Strategy
     holding: str
     takes_down_first: bool
+    again_in_seconds: float | None = None
 
 
-def judge_roll(rollout: Rollout, template_hash: str, deployment: Manifest | None, fleet: Fleet) -> Roll:
+def held_of(status: Manifest, now_seconds: float) -> Held:
+    rollout = status.get("rollout") or {}
+    since = rollout.get("since")
+    return Held(
+        rollout.get("holding") or "", 0.0 if not since else now_seconds - datetime.fromisoformat(since).timestamp()
+    )
+
+
+def judge_roll(rollout: Rollout, template_hash: str, deployment: Manifest | None, fleet: Fleet, held: Held) -> Roll:
     """Return how the roll to this template goes on. `deployment` is the live one."""
     asked = Strategy(rollout.max_surge, rollout.max_unavailable)
     if deployment is None:
         return Roll(is_over=False, strategy=asked, holding="", takes_down_first=False)
-    is_over = _is_over(deployment, template_hash, fleet)
-    scarce = _scarce(fleet)
-    takes_down = asked.max_unavailable == 0 and (
-        (not is_over and takes_down_already(deployment))
-        or (live_template_hash(deployment) == template_hash and _one_that_goes_is_enough(scarce, fleet))
-    )
-    strategy = Strategy(0, 1) if takes_down else asked
-    holding = "" if is_over else _holding(scarce, fleet, takes_down)
-    return Roll(is_over, strategy, holding, takes_down)
+    if _is_over(deployment, template_hash, fleet):
+        return Roll(is_over=True, strategy=asked, holding="", takes_down_first=False)
+    # Before the template is applied, a pod that waits is of an older roll.
+    scarcity = scarcity_of(fleet) if live_template_hash(deployment) == template_hash else None
+    if asked.max_unavailable == 0 and takes_down_already(deployment):
+        return _taking_down(scarcity, held)
+    if scarcity is None:
+        return Roll(is_over=False, strategy=asked, holding=_holding(fleet), takes_down_first=False)
+    if asked.max_unavailable > 0 or scarcity.leaving is not None or not scarcity.one_is_enough:
+        return Roll(is_over=False, strategy=asked, holding=scarcity.words, takes_down_first=False)
+    waited = held.seconds if held.text == scarcity.words else 0.0
+    if waited >= PATIENCE_SECONDS:
+        return _taking_down(scarcity, held)
+    return Roll(False, asked, scarcity.words, takes_down_first=False, again_in_seconds=PATIENCE_SECONDS - waited)
+
+
+def _taking_down(scarcity: Scarcity | None, held: Held) -> Roll:
+    """One replica goes before its successor comes, until the roll is over. What was said about it stays."""
+    why = scarcity.words if scarcity is not None and scarcity.one_is_enough else "there was no room for a replica more"
+    holding = held.text if held.text.endswith(_TAKES_DOWN) else why + _TAKES_DOWN
+    return Roll(is_over=False, strategy=Strategy(0, 1), holding=holding, takes_down_first=True)
 
 
 def live_template_hash(deployment: Manifest) -> str | None:
@@ -78,46 +105,8 @@ def takes_down_already(deployment: Manifest) -> bool:
     return rolling.get("maxSurge") == 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Scarce:
-    """A pod of this generation that no node has room for, and what is missing."""
-
-    pod: Pod
-    resources: tuple[str, ...]
-
-
-def _scarce(fleet: Fleet) -> _Scarce | None:
-    for pod in fleet.current:
-        if pod.scheduled or pod.trouble is None:
-            continue
-        missing = tuple(dict.fromkeys(_INSUFFICIENT.findall(pod.trouble.message)))
-        if missing:
-            return _Scarce(pod, missing)
-    return None
-
-
-def _one_that_goes_is_enough(scarce: _Scarce | None, fleet: Fleet) -> bool:
-    """Return whether taking an older pod down makes room. Those that leave already may do so: they are waited for."""
-    if scarce is None or fleet.leaving:
-        return False
-    holders = [pod for pod in fleet.older if pod.scheduled]
-    return any(all(_frees(pod, scarce.pod, resource) for resource in scarce.resources) for pod in holders)
-
-
-def _frees(old: Pod, new: Pod, resource: str) -> bool:
-    """Return whether the old pod holds as much of the resource as the new one asks for; where it isn't known, yes."""
-    if not old.requests or not new.requests:
-        return True
-    held, asked = (quantity_value(pod.requests.get(resource, "0")) for pod in (old, new))
-    return held is not None and asked is not None and held >= asked
-
-
-def _holding(scarce: _Scarce | None, fleet: Fleet, takes_down: bool) -> str:
-    if takes_down:
-        missing = f"no {' and '.join(scarce.resources)} is free" if scarce else "nothing was free"
-        return f"{missing} for a replica more: one is taken down first, then its successor starts"
-    if scarce is not None and (fleet.older or fleet.leaving):
-        return _held_by_scarcity(scarce, fleet)
+def _holding(fleet: Fleet) -> str:
+    """Return what a roll waits for that has the room it needs."""
     if not fleet.older and not fleet.leaving:
         return ""
     trouble = first_trouble(fleet.current)
@@ -127,16 +116,6 @@ def _holding(scarce: _Scarce | None, fleet: Fleet, takes_down: bool) -> str:
     if loading is not None:
         return f"{loading.name} loads the model"
     return f"{fleet.leaving[0].name} finishes its requests" if fleet.leaving else ""
-
-
-def _held_by_scarcity(scarce: _Scarce, fleet: Fleet) -> str:
-    missing = " and ".join(scarce.resources)
-    if fleet.leaving:
-        return f"{scarce.pod.name} waits for {missing}, which {fleet.leaving[0].name} frees when it has ended"
-    return (
-        f"{scarce.pod.name} waits for {missing}: it asks for more than a replica that goes would free;"
-        " add nodes, ask for less, or set rollout.maxSurge to 0"
-    )
 
 
 def progress_deadline_seconds(

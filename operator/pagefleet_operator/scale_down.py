@@ -21,7 +21,7 @@ def deletion_costs(pods: tuple[Pod, ...], live_replicas: int, replicas: int) -> 
     return tuple(
         AnnotatePod(pod.name, pod.uid, {ANNOTATION_DELETION_COST: str(costs[pod.uid])}, reason)
         for pod in pods
-        if pod.deletion_cost != costs[pod.uid]
+        if (pod.deletion_cost or 0) != costs[pod.uid]  # absent counts as 0
     )
 
 

@@ -110,7 +110,7 @@ def _settles_in(verdicts: Mapping[str, Verdict], view: View, old: Manifest, now:
     starting = ready.reason in (REASON_PENDING, REASON_STARTING, REASON_LOADING, REASON_ROUTER_STARTING)
     if old.get("conditions") or not (starting or _figures_are_to_come(view.fleet)):
         return None
-    if verdicts[CONDITION_MODEL_FITS].status == "False":
+    if verdicts[CONDITION_MODEL_FITS].status == "False" or view.roll.holding:
         return None
     patience = SETTLE_SECONDS if starting and ready.reason != REASON_LOADING else SETTLE_LOADING_SECONDS
     if view.deployment is None:
