@@ -18,6 +18,7 @@ from pagefleet_contract.crd import resource_schema
 from pagefleet_local.control_plane import ControlPlane
 from pagefleet_local.folders import cache_folder
 from pagefleet_local.tools import find_tools
+from tests.contract.samples import samples
 from tests.contract.schemas import Schema, fields
 
 pytestmark = pytest.mark.cluster
@@ -300,6 +301,13 @@ def test_every_rule_of_the_schema_has_a_case() -> None:
 def test_the_full_example_is_admitted_as_it_is_written(api: client.CustomObjectsApi) -> None:
     found = admitted(api, merged(service(), {"spec": FULL}))["spec"]
     assert merged(found, FULL) == found
+
+
+@pytest.mark.parametrize("manifest", samples())
+def test_every_sample_of_the_repository_is_admitted(api: client.CustomObjectsApi, manifest: Manifest) -> None:
+    # Whatever the namespace that the sample is for.
+    head = {name: value for name, value in manifest["metadata"].items() if name != "namespace"}
+    admitted(api, {**manifest, "metadata": head})
 
 
 def test_the_smallest_service_shows_every_default_that_is_a_constant(api: client.CustomObjectsApi) -> None:

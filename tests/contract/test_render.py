@@ -22,6 +22,7 @@ from pagefleet_contract.inferenceservice import InferenceServiceSpec
 from pagefleet_contract.render import differences, write
 from pagefleet_contract.schema_markers import CelRule, WithRules
 from pagefleet_contract.status import InferenceServiceStatus
+from tests.contract.samples import samples
 from tests.contract.schemas import documents, faults, fields, strict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -241,11 +242,15 @@ def test_a_single_fault_is_refused_by_schema_and_model_alike(spec: dict[str, Any
         InferenceServiceSpec.model_validate(wrong)
 
 
-def test_the_quick_start_has_at_most_twelve_lines_and_fits_the_schema() -> None:
+def test_the_quick_start_has_at_most_twelve_lines() -> None:
     text = (ROOT / "examples/quickstart.yaml").read_text()
     assert len(text.splitlines()) <= 12
-    manifest = yaml.safe_load(text)
-    Draft7Validator(strict(SPEC)).validate(manifest["spec"])
+
+
+@pytest.mark.parametrize("manifest", samples())
+def test_every_sample_of_the_repository_fits_schema_and_model(manifest: dict[str, Any]) -> None:
+    Draft7Validator(strict(resource_schema())).validate(manifest | {"metadata": {}})
+    InferenceServiceSpec.model_validate(manifest["spec"])
 
 
 def test_default_values_fit_the_values_schema() -> None:
