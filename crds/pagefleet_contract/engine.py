@@ -196,10 +196,12 @@ class ServingSettings(Section):
     """The API that the server answers."""
 
     api_keys_file: str | None = None
-    """File with one tenant's API key per line, as KEY or NAME=KEY; without it the API is open."""
+    """File with one tenant's API key per line, as KEY or NAME=KEY, or folder with a file per tenant, as a mounted
+    Secret is; without it the API is open."""
 
     operator_key_file: str | None = None
-    """File with the key that /pagefleet/v1/… answers to; without it those paths answer 403."""
+    """File with the key that /pagefleet/v1/… answers to, or with its digest as sha256:HEX; without it those paths
+    answer 403."""
 
     max_body_bytes: int = Field(default=8 * 2**20, ge=1024, le=2**30)
     """Largest request body, in bytes; a larger one is answered with 413."""
