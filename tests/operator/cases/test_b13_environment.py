@@ -5,7 +5,7 @@ from typing import Any
 from pagefleet_operator.actions import Plan
 from tests.operator.builders import REAL, all_live, applied, engine, observed, planned, spec
 
-ENV = [
+ENV: list[dict[str, Any]] = [
     {"name": "HF_HUB_DISABLE_TELEMETRY", "value": "0"},
     {"name": "ADDR", "value": "$(POD_IP):1"},
     {"name": "EMPTY", "value": ""},
