@@ -141,9 +141,14 @@ def _values(leaf: Leaf) -> st.SearchStrategy[Any]:
     if leaf.path[-1] == "memory":
         return st.builds("{}{}".format, st.integers(1, 999), st.sampled_from(["", "k", "Mi", "Gi"]))
     if not leaf.is_whole_number:
-        return st.text("aZ9é日 =-/%#'\"", min_size=1, max_size=8)
+        return _not_the_end(st.text("aZ9é日 =-/%#'\"", min_size=1, max_size=8))
     limits = {type(limit).__name__: limit for limit in leaf.info.metadata}
     return st.integers(limits["Ge"].ge, limits["Le"].le if "Le" in limits else 10**6)
+
+
+def _not_the_end(texts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    """argparse takes a value that is "--" for the end of the options."""
+    return texts.filter(lambda text: text != "--")
 
 
 @st.composite
@@ -152,8 +157,7 @@ def configs(draw: st.DrawFn, simulated: bool = False) -> EngineConfig:
     budget = [leaf for leaf in leaves() if leaf.path[:2] == ("kv_cache", "budget")]
     others = [leaf for leaf in leaves() if leaf not in budget and leaf.path != ("model", "uri")]
     chosen = draw(st.lists(st.sampled_from(others), unique=True)) + draw(st.lists(st.sampled_from(budget), max_size=1))
-    # argparse takes a value that is "--" for the end of the options.
-    name = draw(st.text("abc:/-=", min_size=1).filter(lambda text: text != "--"))
+    name = draw(_not_the_end(st.text("abc:/-=", min_size=1)))
     # Only a simulated model takes settings of the simulation.
     uri = SIMULATED_SCHEME + name if simulated or any(leaf.path[0] == "simulation" for leaf in chosen) else name
     values: dict[str, Any] = {"model": {"uri": uri}}
