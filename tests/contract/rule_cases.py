@@ -1,0 +1,132 @@
+"""For each rule of the InferenceService's schema: a spec that it refuses, and the nearest that it doesn't."""
+
+from typing import Any
+
+from pagefleet_contract import names
+
+Manifest = dict[str, Any]
+
+# The beginning of the message, what is refused, what is admitted; both are laid over the smallest spec.
+RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
+    (
+        "`revision` must be absent unless",
+        {"model": {"revision": "main"}},
+        {"model": {"uri": "hf://a/b", "revision": "main"}},
+    ),
+    (
+        "`credentialsSecret` must be absent unless",
+        {"model": {"credentialsSecret": "login"}},
+        {"model": {"uri": "s3://bucket/model", "credentialsSecret": "login"}},
+    ),
+    (
+        "`budget` must have exactly one of",
+        {"kvCache": {"budget": {"blocks": 5, "memoryPercent": 90}}},
+        {"kvCache": {"budget": {"blocks": 5}}},
+    ),
+    ("`budget` must have exactly one of", {"kvCache": {"budget": {}}}, {"kvCache": {"budget": {"memory": "2Gi"}}}),
+    (
+        "`hostMemory` must be given where",
+        {"kvCache": {"swap": {"mode": "Host"}}},
+        {"kvCache": {"swap": {"mode": "Host", "hostMemory": "1Gi"}}},
+    ),
+    ("`hostMemory` must be given where", {"kvCache": {"swap": {"hostMemory": "1Gi"}}}, {"kvCache": {"swap": {}}}),
+    (
+        "`highWatermarkPercent` and `lowWatermarkPercent` must be absent",
+        {"kvCache": {"swap": {"highWatermarkPercent": 90}}},
+        {"kvCache": {"swap": {"mode": "Auto", "hostMemory": "1Gi", "highWatermarkPercent": 90}}},
+    ),
+    (
+        "`lowWatermarkPercent` must be less than",
+        {
+            "kvCache": {
+                "swap": {"mode": "Auto", "hostMemory": "1Gi", "highWatermarkPercent": 90, "lowWatermarkPercent": 90}
+            }
+        },
+        {
+            "kvCache": {
+                "swap": {"mode": "Auto", "hostMemory": "1Gi", "highWatermarkPercent": 90, "lowWatermarkPercent": 89}
+            }
+        },
+    ),
+    (
+        "`minReplicas` must not exceed `maxReplicas`",
+        {"autoscaling": {"minReplicas": 3, "maxReplicas": 2}},
+        {"autoscaling": {"minReplicas": 3, "maxReplicas": 3}},
+    ),
+    (
+        "`warmReplicas` must be less than `maxReplicas`",
+        {"autoscaling": {"warmReplicas": 2, "maxReplicas": 2}},
+        {"autoscaling": {"warmReplicas": 1, "maxReplicas": 2}},
+    ),
+    (
+        "`minReplicas` must be at least 1 unless",
+        {"autoscaling": {"minReplicas": 0}},
+        {"autoscaling": {"minReplicas": 0, "scaleToZero": {"mode": "Enabled"}}},
+    ),
+    (
+        "one of `maxSurge` and `maxUnavailable` must not be 0",
+        {"rollout": {"maxSurge": 0}},
+        {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
+    ),
+    (
+        "accelerators must be asked for in `spec.accelerator`",
+        {"podTemplate": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
+        {"podTemplate": {"resources": {"limits": {"memory": "8Gi"}, "requests": {"cpu": 4}}}},
+    ),
+    (
+        "accelerators must be asked for in `spec.accelerator`",
+        {"podTemplate": {"resources": {"requests": {"amd.com/gpu": "1"}}}},
+        {"podTemplate": {"resources": {}}},
+    ),
+    (
+        "`labels` must not name",
+        {"podTemplate": {"labels": {names.LABEL_SERVICE: "other"}}},
+        {"podTemplate": {"labels": {"team": "search", "app.kubernetes.io/part-of": "search"}}},
+    ),
+    ("`labels` must not name", {"podTemplate": {"labels": {names.LABEL_NAME: "x"}}}, {"podTemplate": {"labels": {}}}),
+    (
+        "`annotations` must not name",
+        {"podTemplate": {"annotations": {names.ANNOTATION_DRAIN: ""}}},
+        {"podTemplate": {"annotations": {"example.com/drain": ""}}},
+    ),
+    (
+        "`env` must not name",
+        {"podTemplate": {"env": [{"name": "PAGEFLEET_CACHE", "value": "/x"}]}},
+        {"podTemplate": {"env": [{"name": "MY_PAGEFLEET_CACHE", "value": ""}]}},
+    ),
+    (
+        "`env` must not name",
+        {"podTemplate": {"env": [{"name": "KUBECONFIG", "value": "/x"}]}},
+        {"podTemplate": {"env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]}},
+    ),
+    (
+        "`env` must have exactly one of",
+        {"podTemplate": {"env": [{"name": "A"}]}},
+        {"podTemplate": {"env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]}},
+    ),
+    (
+        "`volumes` must not use the names",
+        {"podTemplate": {"volumes": [{"name": "cache", "emptyDir": {}}]}},
+        {"podTemplate": {"volumes": [{"name": "models", "emptyDir": {"sizeLimit": "1Gi"}}]}},
+    ),
+    (
+        "`volumeMounts` must not lie under",
+        {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": f"{names.MOUNT_ROOT}/keys"}]}},
+        {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": f"{names.MOUNT_ROOT}s", "subPath": "x"}]}},
+    ),
+    (
+        "`simulation` must be absent unless",
+        {"model": {"uri": "hf://a/b"}, "simulation": {"seed": 1}},
+        {"simulation": {"seed": 1}},
+    ),
+    (
+        "`kvCache.prefixSharing.mode` Tenant needs",
+        {"kvCache": {"prefixSharing": {"mode": "Tenant"}}},
+        {"kvCache": {"prefixSharing": {"mode": "Tenant"}}, "tenancy": {"apiKeysSecret": "keys"}},
+    ),
+    (
+        "`autoscaling.scaleToZero` needs a router",
+        {"autoscaling": {"scaleToZero": {"mode": "Enabled"}}, "routing": {"mode": "Service"}},
+        {"autoscaling": {"scaleToZero": {"mode": "Enabled"}}},
+    ),
+)
