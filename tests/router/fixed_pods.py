@@ -10,7 +10,7 @@ from pathlib import Path
 import uvloop
 
 from pagefleet_contract.api_keys import ApiKeys
-from pagefleet_contract.listening import bound_socket
+from pagefleet_contract.listening import bound_socket, raise_file_limit
 from pagefleet_router.kubernetes_api import Event, Listed
 from pagefleet_router.main import load_config
 from pagefleet_router.serving import serve_with
@@ -37,6 +37,6 @@ async def _connect() -> FixedPods:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     listener = bound_socket("127.0.0.1", 0)
-    serving = serve_with(_connect, load_config(Path(sys.argv[1])), ApiKeys(None), listener, 1024)
+    serving = serve_with(_connect, load_config(Path(sys.argv[1])), ApiKeys(None), listener, raise_file_limit())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         sys.exit(runner.run(serving))
