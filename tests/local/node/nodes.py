@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pagefleet_local.control_plane import KUBELET_CLIENT, ControlPlane
 from pagefleet_local.waiting import attempts
@@ -75,7 +76,7 @@ def _is_ready(node: Object, name: str) -> bool:
     return node["metadata"]["name"] == name and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def pod(name: str, namespace: str, *command: str, spec: Object | None = None, **container: object) -> Object:
+def pod(name: str, namespace: str, *command: str, spec: Object | None = None, **container: Any) -> Object:
     """A pod with one container, named like the pod; what tests are about they name."""
     one = {"name": name, "image": IMAGE, "command": list(command), **container}
     return {

@@ -127,15 +127,7 @@ def test_stopped_pods_start_again_with_the_next_node_without_a_back_off(
         node.stop_pods()
         assert not Path(f"/proc/{process}/cwd").exists()
         node.start()
-        found = cluster.wait(
-            "next run",
-            "Pod",
-            namespace,
-            lambda found, times=times: (
-                bool(found) and is_ready(found[0]) and container_status(found[0])["restartCount"] == times
-            ),
-            8,
-        )
+        found = cluster.wait("next run", "Pod", namespace, _runs_again(times), 8)
         assert container_status(found[0])["lastState"]["terminated"]["reason"] == "NodeStopped"
 
 
