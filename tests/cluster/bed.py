@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -70,6 +70,19 @@ class Order:
 
 def say(text: str) -> None:
     print(f"bed: {text}", file=sys.stderr, flush=True)
+
+
+def seldom(report: Callable[[str], None], seconds: float) -> Callable[[str], None]:
+    """Return a report that is heard at most so often: a build tells every second how far it is."""
+    said = float("-inf")
+
+    def heard(text: str) -> None:
+        nonlocal said
+        if (now := time.monotonic()) - said >= seconds:
+            said = now
+            report(text)
+
+    return heard
 
 
 def main() -> int:
@@ -139,8 +152,9 @@ def _inside_namespaces(order: Order, file: Path) -> int:
 
 def _programs(cache: Path) -> tuple[dict[str, Path], Path]:
     """Return the file of each program, and the folder of the network plug-ins."""
-    control_plane = find_binaries(None, os.environ, cache, say)
-    kubernetes, node = build(cache, KUBERNETES_NODE, say), build(cache, NODE, say)
+    report = seldom(say, 20)
+    control_plane = find_binaries(None, os.environ, cache, report)
+    kubernetes, node = build(cache, KUBERNETES_NODE, report), build(cache, NODE, report)
     own = {name: kubernetes / name for name in KUBERNETES_NODE.packages}
     return {**control_plane, **own, **{name: node / name for name in NODE.packages}}, node
 
