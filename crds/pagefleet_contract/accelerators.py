@@ -1,4 +1,5 @@
-"""Accelerators by name: memory, bandwidth and speed as their vendors state them (dense, 16-bit), never measured here."""
+"""Accelerators by name: bandwidth and arithmetic (dense, 16-bit) as their vendors state them, memory as their drivers
+report it. Nothing of it was measured here."""
 
 import re
 from dataclasses import dataclass
@@ -26,14 +27,14 @@ def _device(name: str, gibibytes: int, terabytes_per_second: float, teraflops: f
 ACCELERATORS: tuple[Accelerator, ...] = (
     _device("a100-40gb", 40, 1.555, 312),
     _device("a100-80gb", 80, 2.039, 312),
-    _device("h100", 80, 3.35, 989.5),
-    _device("h200", 141, 4.8, 989.5),
-    _device("b200", 180, 8.0, 2250),
-    _device("l4", 24, 0.3, 121),
-    _device("l40s", 48, 0.864, 362),
-    _device("a10", 24, 0.6, 125),
-    _device("t4", 16, 0.32, 65),
-    _device("mi300x", 192, 5.3, 1307),
+    _device("h100", 79, 3.35, 989.5),
+    _device("h200", 140, 4.8, 989.5),
+    _device("b200", 178, 8.0, 2250),
+    _device("l4", 22, 0.3, 121),
+    _device("l40s", 44, 0.864, 362),
+    _device("a10", 22, 0.6, 125),
+    _device("t4", 15, 0.32, 65),
+    _device("mi300x", 191, 5.3, 1307),
 )
 
 
