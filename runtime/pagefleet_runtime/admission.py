@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from pagefleet_contract.openai_error import CODE_QUEUE_FULL, Refusal
 from pagefleet_runtime.block_cache import Match
-from pagefleet_runtime.errors import Refusal, RequestRefused, invalid
+from pagefleet_runtime.errors import RequestRefused, invalid
 from pagefleet_runtime.lifecycle import Lifecycle
 from pagefleet_runtime.protocol import PolicyChange
 from pagefleet_runtime.request import GenerationRequest
@@ -63,7 +64,7 @@ def refuse_if_full(lifecycle: Lifecycle, now_seconds: float) -> None:
         raise RequestRefused(
             Refusal(
                 429,
-                "queue_full",
+                CODE_QUEUE_FULL,
                 f"{waiting} requests are waiting, and at most {most} may; try again later",
                 retry_after_seconds=retry_after(lifecycle, now_seconds),
             )

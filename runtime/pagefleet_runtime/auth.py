@@ -5,7 +5,8 @@ from typing import Self
 
 from pagefleet_contract.api_keys import ApiKeys, bearer_token
 from pagefleet_contract.engine import ServingSettings
-from pagefleet_runtime.errors import Refusal, RequestRefused
+from pagefleet_contract.openai_error import Refusal
+from pagefleet_runtime.errors import RequestRefused
 
 
 @dataclass(frozen=True, slots=True)

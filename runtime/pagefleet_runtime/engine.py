@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pagefleet_contract.engine import EngineConfig
-from pagefleet_runtime.errors import Refusal, RequestRefused
+from pagefleet_contract.openai_error import Refusal
+from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.executor import Executor
 from pagefleet_runtime.plan import StepPlan
 from pagefleet_runtime.preparation import Preparation, Prepared

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Literal, Protocol, TypeVar
 
 from pagefleet_contract.engine import ServingSettings
+from pagefleet_contract.openai_error import CODE_DRAINING, CODE_ENGINE_FAILED, CODE_MODEL_LOADING, Refusal
 from pagefleet_runtime.engine_link import EngineLink
-from pagefleet_runtime.errors import ModelRefused, Refusal, RequestRefused, RuntimeFault, invalid
+from pagefleet_runtime.errors import ModelRefused, RequestRefused, RuntimeFault, invalid
 from pagefleet_runtime.protocol import (
     Abort,
     Accepted,
@@ -345,7 +346,9 @@ _NO_POLICY_ANSWER = Refusal(
 
 # Another replica may answer at once; loading and restarting take longer.
 _REFUSALS: dict[EngineState, Refusal] = {
-    "loading": Refusal(503, "model_loading", "the model is still loading; try again soon", retry_after_seconds=5),
-    "draining": Refusal(503, "draining", "this server is shutting down; send the request again", retry_after_seconds=1),
-    "failed": Refusal(503, "engine_failed", "the engine has failed and the server ends", retry_after_seconds=10),
+    "loading": Refusal(503, CODE_MODEL_LOADING, "the model is still loading; try again soon", retry_after_seconds=5),
+    "draining": Refusal(
+        503, CODE_DRAINING, "this server is shutting down; send the request again", retry_after_seconds=1
+    ),
+    "failed": Refusal(503, CODE_ENGINE_FAILED, "the engine has failed and the server ends", retry_after_seconds=10),
 }

@@ -5,7 +5,7 @@ RuntimeFault
 └── RequestRefused    one request can't be served; it is answered with a status and an OpenAI error object
 """
 
-from dataclasses import dataclass
+from pagefleet_contract.openai_error import Refusal
 
 
 class RuntimeFault(Exception):
@@ -14,17 +14,6 @@ class RuntimeFault(Exception):
 
 class ModelRefused(RuntimeFault):
     """The model can't be served. The message names what was found, what is supported and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request is refused, as a value that travels between the two processes."""
-
-    status: int
-    code: str
-    message: str
-    param: str | None = None
-    retry_after_seconds: int | None = None
 
 
 class RequestRefused(RuntimeFault):

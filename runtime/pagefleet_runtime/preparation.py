@@ -8,7 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from pagefleet_runtime.errors import Refusal, RequestRefused, invalid
+from pagefleet_contract.openai_error import CODE_QUEUE_FULL, Refusal
+from pagefleet_runtime.errors import RequestRefused, invalid
 from pagefleet_runtime.executor import Executor
 from pagefleet_runtime.request import GenerationRequest
 
@@ -88,7 +89,7 @@ class Preparation:
     @property
     def full_refusal(self) -> Refusal:
         message = f"{self._most_waiting} requests wait for their grammars to compile; try again later"
-        return Refusal(429, "queue_full", message, retry_after_seconds=1)
+        return Refusal(429, CODE_QUEUE_FULL, message, retry_after_seconds=1)
 
     def _prepare(self, request: GenerationRequest) -> None:
         refusal = None

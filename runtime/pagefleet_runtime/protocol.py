@@ -4,7 +4,7 @@ pickled frozen values, applied by the engine only between steps."""
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
-from pagefleet_runtime.errors import Refusal
+from pagefleet_contract.openai_error import Refusal
 from pagefleet_runtime.plan import TokenLogprob
 from pagefleet_runtime.request import GenerationRequest
 from pagefleet_runtime.snapshot import EngineSnapshot

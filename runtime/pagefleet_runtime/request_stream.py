@@ -4,7 +4,8 @@ import asyncio
 from collections import deque
 from typing import Protocol, Self
 
-from pagefleet_runtime.errors import Refusal, RequestRefused
+from pagefleet_contract.openai_error import Refusal
+from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.protocol import TokenOutput
 from pagefleet_runtime.request import GenerationRequest
 

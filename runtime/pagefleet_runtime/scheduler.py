@@ -6,9 +6,10 @@ in a step are handed out only after that step was committed.
 
 from dataclasses import replace
 
+from pagefleet_contract.openai_error import Refusal
 from pagefleet_runtime.admission import changed_settings, refuse_if_full, refuse_if_impossible, retry_after
 from pagefleet_runtime.commit import StepCommit, fail_sequence
-from pagefleet_runtime.errors import Refusal, RequestRefused
+from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.lifecycle import Lifecycle
 from pagefleet_runtime.plan import StepPlan, StepResult
 from pagefleet_runtime.planning import Draft, StepPlanner, row_of

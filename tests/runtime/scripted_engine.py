@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from pagefleet_contract.openai_error import Refusal
 from pagefleet_runtime.engine_link import Deliver, Lost
-from pagefleet_runtime.errors import Refusal
 from pagefleet_runtime.plan import TokenLogprob
 from pagefleet_runtime.protocol import (
     Abort,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pagefleet_runtime.errors import Refusal, RequestRefused
+from pagefleet_contract.openai_error import Refusal
+from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.plan import SampledToken, StepPlan, StepResult
 from pagefleet_runtime.protocol import TokenOutput
 from pagefleet_runtime.scheduler import Scheduler

@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pagefleet_contract.engine import EngineConfig
 from pagefleet_contract.names import PATH_DRAIN, PATH_LIVE, PATH_METRICS, PATH_POLICY, PATH_READY, PATH_STATE
+from pagefleet_contract.openai_error import Refusal
 from pagefleet_runtime.admin import Admin, admin_router
 from pagefleet_runtime.auth import AccessKeys
-from pagefleet_runtime.errors import Refusal
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.protocol import ChangePolicy, LoadProgress, PolicyChange, PolicyChanged
 from pagefleet_runtime.server.errors import add_error_handlers

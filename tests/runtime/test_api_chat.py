@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagefleet_runtime.errors import Refusal
+from pagefleet_contract.openai_error import Refusal
 from tests.runtime.api import CHAT_URL, USER, RawCall, api, error_of, events, until
 from tests.runtime.openai_schema import CHAT, CHAT_CHUNK, check
 from tests.runtime.scripted_engine import ScriptedEngine, says

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pagefleet_contract.engine import ServingSettings
-from pagefleet_runtime.errors import ModelRefused, Refusal, RequestRefused
+from pagefleet_contract.openai_error import Refusal
+from pagefleet_runtime.errors import ModelRefused, RequestRefused
 from pagefleet_runtime.protocol import (
     Abort,
     Accepted,

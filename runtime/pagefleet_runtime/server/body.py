@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import pydantic_core
 from starlette.requests import ClientDisconnect, Request
 
-from pagefleet_runtime.errors import Refusal, RequestRefused, invalid
+from pagefleet_contract.openai_error import Refusal
+from pagefleet_runtime.errors import RequestRefused, invalid
 
 # Above this size parsing and tokenising take milliseconds, which other requests shouldn't wait for.
 THREAD_FROM_BYTES = 32 * 1024

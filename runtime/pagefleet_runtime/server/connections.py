@@ -16,8 +16,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from pagefleet_contract.names import HEADER_RETRY_AFTER
-from pagefleet_runtime.errors import Refusal
-from pagefleet_runtime.server.errors import error_object, json_bytes
+from pagefleet_contract.openai_error import CODE_TOO_MANY_CONNECTIONS, Refusal, error_object, json_bytes
 from pagefleet_runtime.server.pacing import is_urgent
 
 # Files that aren't connections: the engine's socket, logs, the tokenizer, keys that are read again.
@@ -36,7 +35,10 @@ _MOST_HEAD_BYTES = 8192
 _NO_FILES_SECONDS = 0.1
 
 _REFUSAL = Refusal(
-    503, "too_many_connections", "the server has as many connections as it may; try again soon", retry_after_seconds=1
+    503,
+    CODE_TOO_MANY_CONNECTIONS,
+    "the server has as many connections as it may; try again soon",
+    retry_after_seconds=1,
 )
 
 logger = logging.getLogger(__name__)

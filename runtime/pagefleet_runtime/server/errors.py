@@ -1,6 +1,5 @@
 """Every way a request can fail, as OpenAI's error object. Nothing of ours (class names, traces) gets into an answer."""
 
-import json
 from typing import Any
 
 from fastapi import FastAPI
@@ -10,14 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pagefleet_contract.names import HEADER_RETRY_AFTER
-from pagefleet_runtime.errors import Refusal, RequestRefused
-
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    408: "timeout_error",
-    429: "rate_limit_error",
-}
+from pagefleet_contract.openai_error import (
+    CODE_METHOD_NOT_ALLOWED,
+    CODE_UNKNOWN_URL,
+    Refusal,
+    error_object,
+    json_bytes,
+)
+from pagefleet_runtime.errors import RequestRefused
 
 INTERNAL = Refusal(
     500, "internal_error", "the server failed on this request; its log has the cause under the request id"
@@ -33,18 +32,6 @@ class JSONAnswer(Response):
         return json_bytes(content)
 
 
-def json_bytes(content: Any) -> bytes:
-    """Return the compact JSON of `content`, in UTF-8."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def error_object(refusal: Refusal) -> dict[str, Any]:
-    """Return OpenAI's error object, the same in an answer and in an event of a stream."""
-    kind = _TYPES.get(refusal.status) or ("server_error" if refusal.status >= 500 else "invalid_request_error")
-    error = {"message": refusal.message, "type": kind, "param": refusal.param, "code": refusal.code}
-    return {"error": error}
-
-
 def error_response(refusal: Refusal) -> Response:
     """Return the HTTP answer to a refused request."""
     headers = {}
@@ -58,10 +45,10 @@ def error_response(refusal: Refusal) -> Response:
 def _http_refusal(request: Request, error: HTTPException) -> Refusal:
     target = f"{request.method} {request.url.path[:200]}"
     if error.status_code == 404:
-        return Refusal(404, "unknown_url", f"there is nothing at {target}; GET /openapi.json lists what there is")
+        return Refusal(404, CODE_UNKNOWN_URL, f"there is nothing at {target}; GET /openapi.json lists what there is")
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow") or "another method"
-        return Refusal(405, "method_not_allowed", f"{target} isn't served; use {allowed}")
+        return Refusal(405, CODE_METHOD_NOT_ALLOWED, f"{target} isn't served; use {allowed}")
     return Refusal(error.status_code, "http_error", str(error.detail))
 
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
+from pagefleet_contract.openai_error import Refusal
 from pagefleet_runtime.engine_client import EngineClient, RequestStream
-from pagefleet_runtime.errors import Refusal, RequestRefused
+from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.plan import TokenLogprob
 from pagefleet_runtime.protocol import TokenOutput

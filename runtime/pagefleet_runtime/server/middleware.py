@@ -8,7 +8,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pagefleet_contract.names import HEADER_REQUEST_ID
-from pagefleet_runtime.errors import Refusal, RequestRefused
+from pagefleet_contract.openai_error import CODE_BODY_TOO_LARGE, Refusal
+from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.server.errors import INTERNAL, error_response
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         refusal = Refusal(
-            413, "body_too_large", f"the body is larger than the {self.max_body_bytes} bytes allowed here"
+            413, CODE_BODY_TOO_LARGE, f"the body is larger than the {self.max_body_bytes} bytes allowed here"
         )
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > self.max_body_bytes:

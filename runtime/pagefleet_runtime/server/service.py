@@ -14,8 +14,9 @@ from starlette.requests import Request
 
 from pagefleet_contract.api_keys import ApiKeys
 from pagefleet_contract.engine import EngineConfig, ModelSettings
+from pagefleet_contract.openai_error import CODE_INVALID_API_KEY, CODE_MODEL_NOT_FOUND, Refusal
 from pagefleet_runtime.engine_client import EngineClient
-from pagefleet_runtime.errors import Refusal, RequestRefused
+from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.protocol import EngineInfo
 from pagefleet_runtime.server.treatment import UnknownNames
@@ -107,14 +108,14 @@ class Service:
         tenant = self.keys.tenant_of(request.headers.get("authorization"))
         if tenant is None:
             message = "the API key is missing or unknown; send it as Authorization: Bearer KEY"
-            raise RequestRefused(Refusal(401, "invalid_api_key", message))
+            raise RequestRefused(Refusal(401, CODE_INVALID_API_KEY, message))
         return Caller(tenant, request.state.request_id, time.monotonic())
 
     def check_model(self, name: str) -> None:
         """Raise RequestRefused (404) for a model that isn't served here."""
         if name != self.served_name:
             message = f"the model '{name[:200]}' isn't served here; served: '{self.served_name}'"
-            raise RequestRefused(Refusal(404, "model_not_found", message, "model"))
+            raise RequestRefused(Refusal(404, CODE_MODEL_NOT_FOUND, message, "model"))
 
 
 def make_service(

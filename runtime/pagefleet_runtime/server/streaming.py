@@ -13,8 +13,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pagefleet_contract.openai_error import error_object, json_bytes
 from pagefleet_runtime.errors import RequestRefused
-from pagefleet_runtime.server.errors import INTERNAL, error_object, json_bytes
+from pagefleet_runtime.server.errors import INTERNAL
 
 logger = logging.getLogger(__name__)
 
