@@ -96,7 +96,9 @@ def _available(view: View) -> Verdict:
         if trouble is not None:
             return Verdict("False", trouble.reason, f"the router isn't ready: {trouble.message}")
         return Verdict("False", REASON_ROUTER_STARTING, "replicas are ready, the router before them isn't yet")
-    return Verdict("True", REASON_SERVING, f"{len(fleet.ready)} of {_count(spec.replicas)} are ready")
+    told = f"{len(fleet.ready)} of {_count(spec.replicas)} are ready"
+    missing = first_trouble(fleet.engines)
+    return Verdict("True", REASON_SERVING, told if missing is None else f"{told}; {missing.message}")
 
 
 def _ready(view: View, available: Verdict) -> Verdict:

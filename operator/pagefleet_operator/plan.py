@@ -11,6 +11,7 @@ from pagefleet_contract.policy import live_policy, live_policy_json
 from pagefleet_contract.settings import OperatorSettings
 from pagefleet_operator.actions import Action, Announcement, Apply, Plan, SetPolicy
 from pagefleet_operator.announcements import announcements
+from pagefleet_operator.changes import changed_settings, settings_of
 from pagefleet_operator.children import (
     Surroundings,
     apply_if_needed,
@@ -185,6 +186,8 @@ def _turns(look: _Look, actions: tuple[Action, ...]) -> Iterator[Announcement]:
             continue
         new = action.manifest["spec"]["template"]["metadata"]["annotations"].get(ANNOTATION_TEMPLATE_HASH)
         if new != live_template_hash(look.deployment):
-            yield Announcement("Normal", "RollingOut", f"the replicas are replaced: {action.reason}")
+            old = settings_of(look.deployment, look.observed.children)
+            changes = changed_settings(old, look.generation.config_map)
+            yield Announcement("Normal", "RollingOut", f"the replicas are replaced: {changes or action.reason}")
         if look.roll.takes_down_first and not takes_down_already(look.deployment):
             yield Announcement("Normal", "TakingDownFirst", look.roll.holding)

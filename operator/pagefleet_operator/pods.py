@@ -4,7 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pagefleet_contract.names import ANNOTATION_DELETION_COST, ANNOTATION_TEMPLATE_HASH, LABEL_COMPONENT
+from pagefleet_contract.names import (
+    ANNOTATION_DELETION_COST,
+    ANNOTATION_DRAIN,
+    ANNOTATION_TEMPLATE_HASH,
+    LABEL_COMPONENT,
+)
 from pagefleet_operator.observed import Manifest, Pod
 from pagefleet_operator.quantities import quantity_value
 from pagefleet_operator.troubles import condition_of, trouble_of
@@ -22,7 +27,8 @@ def pod_from_manifest(manifest: Manifest, events: Sequence[Manifest] = ()) -> Po
         template_hash=annotations.get(ANNOTATION_TEMPLATE_HASH),
         created_seconds=_seconds(metadata.get("creationTimestamp")),
         scheduled=_holds(status, "PodScheduled") or bool((manifest.get("spec") or {}).get("nodeName")),
-        ready=_holds(status, "Ready"),
+        # The router sends nothing to a pod that is marked.
+        ready=_holds(status, "Ready") and ANNOTATION_DRAIN not in annotations,
         deleting=bool(metadata.get("deletionTimestamp")),
         restarts=sum(int(container.get("restartCount") or 0) for container in status.get("containerStatuses") or ()),
         trouble=trouble_of(manifest, events),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pagefleet_contract.names import ANNOTATION_DRAIN
 from pagefleet_operator.observed import Manifest, Trouble
 
 # A container that waits for one of these is on its way.
@@ -17,7 +18,8 @@ def trouble_of(pod: Manifest, events: Sequence[Manifest] = ()) -> Trouble | None
     if status.get("phase") == "Failed":
         return _failed(status, containers)
     if condition_of(status, "Ready").get("status") == "True":
-        return None
+        marked = ANNOTATION_DRAIN in (pod["metadata"].get("annotations") or {})
+        return Trouble("Draining", f"it is marked by {ANNOTATION_DRAIN} and gets no new requests") if marked else None
     scheduling = condition_of(status, "PodScheduled")
     if scheduling.get("status") == "False":
         return _trouble(scheduling.get("reason") or "Unschedulable", scheduling.get("message"))

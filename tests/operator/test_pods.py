@@ -74,6 +74,13 @@ def test_a_pod_that_nobody_has_touched_yet_is_nothing_but_there() -> None:
     assert (pod.ready, pod.scheduled, pod.ip, pod.template_hash, pod.trouble) == (False, False, None, None, None)
 
 
+def test_a_pod_that_is_marked_as_draining_does_not_count_as_ready() -> None:
+    status = {"conditions": conditions(PodScheduled="True", Ready="True")}
+    pod = pod_from_manifest(manifest(status, annotations={"pagefleet.dev/drain": ""}))
+    assert not pod.ready
+    assert pod.trouble == Trouble("Draining", "it is marked by pagefleet.dev/drain and gets no new requests")
+
+
 def test_a_deletion_cost_that_is_no_number_is_none() -> None:
     annotations = {"controller.kubernetes.io/pod-deletion-cost": "much"}
     assert pod_from_manifest(manifest(annotations=annotations)).deletion_cost is None

@@ -8,11 +8,12 @@ import pytest
 
 from pagefleet_contract.names import CONDITIONS
 from pagefleet_contract.status import InferenceServiceStatus
-from pagefleet_operator.observed import Observed, Pod
+from pagefleet_operator.observed import Observed, Pod, Trouble
 from tests.operator.builders import (
     LLAMA_70B,
     NOW,
     REAL,
+    after,
     all_live,
     applied,
     condition,
@@ -154,6 +155,15 @@ def test_a_replica_that_fails_after_the_roll_does_not_make_it_a_roll_again() -> 
     found = planned(replace(world, pods=(one, replace(other, ready=False), door)))
     assert condition(found, "Progressing")[1] == "Complete"
     assert condition(found, "Available")[2] == "1 of 2 replicas are ready"
+
+
+def test_a_replica_that_is_missing_beside_one_that_serves_says_why() -> None:
+    world = serving(spec(replicas=2))
+    one, other, door = world.pods
+    stuck = replace(other, ready=False, trouble=Trouble("Unschedulable", "1 Insufficient nvidia.com/gpu"))
+    told = "1 of 2 replicas are ready; chat-engine-1: 1 Insufficient nvidia.com/gpu"
+    found = planned(replace(world, pods=(one, stuck, door)))
+    assert condition(found, "Available") == ("True", "Serving", told)
 
 
 def test_a_model_that_does_not_fit_turns_every_condition_that_it_keeps_from_being_true() -> None:
@@ -313,7 +323,24 @@ def test_a_roll_is_announced_at_its_start_with_what_changed_and_at_its_end() -> 
     rolling = edited(world, kvCache={"blockSize": 32})
     (started,) = planned(rolling).announcements
     assert started.reason == "RollingOut"
-    assert "configMap.name is chat-" in started.message
+    assert started.message == "the replicas are replaced: kvCache.blockSize goes from 16 to 32"
+    (started,) = planned(edited(world, image="mine:2")).announcements
+    assert started.message.endswith("image is pagefleet:0.1.0, not mine:2")
+    rolled = after(rolling, planned(rolling))
+    new = pod("new", template_hash=template_hash(rolled.children), figures=world.pods[0].figures)
+    rolled = with_status(replace(rolled, pods=(new, *world.pods)))
+    ended = planned(replace(rolled, pods=(new, world.pods[-1])))
+    assert [(one.type, one.reason) for one in ended.announcements] == [("Normal", "Complete")]
+    assert planned(with_status(replace(rolled, pods=(new, world.pods[-1])))).announcements == ()
+
+
+def test_a_roll_that_changes_much_names_the_first_and_counts_the_rest() -> None:
+    changed = {"kvCache": {"blockSize": 32, "dtype": "float32", "prefixSharing": {"mode": "Disabled"}}}
+    changed |= {"model": {"uri": "hf://acme/other", "maxLength": 9}, "serving": {"stallLimitSeconds": 9}}
+    (started,) = planned(edited(serving(), **changed)).announcements
+    assert "kvCache.blockSize goes from 16 to 32, kvCache.dtype goes from auto to float32" in started.message
+    assert "model.maxLength goes from None to 9" in started.message
+    assert started.message.endswith(" and 1 more")
 
 
 def _made_now(world: Observed) -> Observed:

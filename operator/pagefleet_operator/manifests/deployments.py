@@ -45,6 +45,9 @@ def engine_deployment(engine: EngineDeployment) -> Manifest:
             "replicas": engine.replicas,
             "selector": {"matchLabels": service_selector(owner.name, COMPONENT_ENGINE)},
             "strategy": _rolling(engine.strategy),
+            # Set by hand, these would hold every roll.
+            "minReadySeconds": 0,
+            "paused": False,
             "progressDeadlineSeconds": engine.progress_deadline_seconds,
             "revisionHistoryLimit": _REVISIONS_KEPT,
             "template": engine.template,
@@ -59,6 +62,8 @@ def router_deployment(owner: Owner, template: Manifest, replicas: int) -> Manife
             "replicas": replicas,
             "selector": {"matchLabels": service_selector(owner.name, COMPONENT_ROUTER)},
             "strategy": _rolling(Strategy(max_surge=1, max_unavailable=0)),
+            "minReadySeconds": 0,
+            "paused": False,
             "revisionHistoryLimit": _REVISIONS_KEPT,
             "template": template,
         },
