@@ -96,7 +96,7 @@ def _available(view: View) -> Verdict:
         if trouble is not None:
             return Verdict("False", trouble.reason, f"the router isn't ready: {trouble.message}")
         return Verdict("False", REASON_ROUTER_STARTING, "replicas are ready, the router before them isn't yet")
-    told = f"{len(fleet.ready)} of {_count(spec.replicas)} are ready"
+    told = _ready_of(len(fleet.ready), spec.replicas)
     missing = first_trouble(fleet.engines)
     return Verdict("True", REASON_SERVING, told if missing is None else f"{told}; {missing.message}")
 
@@ -196,8 +196,9 @@ def _progressing(view: View) -> Verdict:
         why = first_trouble(fleet.current) or _creation_failure(deployment)
         told = f"; {why.message}" if why else ""
         return Verdict("False", "DeadlineExceeded", f"the roll makes no progress{told}")
-    told = f"{len(fleet.current_ready)} of {_count(wanted)} of this generation are ready"
-    return Verdict("True", REASON_ROLLING_OUT, f"{told}, {len(fleet.older)} of an older one are there")
+    told = f"{_ready_of(len(fleet.current_ready), wanted)} in this generation"
+    older = f"; {_count(len(fleet.older))} of an older one left" if fleet.older else ""
+    return Verdict("True", REASON_ROLLING_OUT, told + older)
 
 
 def _scaling_active(spec: InferenceServiceSpec) -> Verdict:
@@ -213,3 +214,7 @@ def _scaling_active(spec: InferenceServiceSpec) -> Verdict:
 
 def _count(replicas: int) -> str:
     return "1 replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def _ready_of(ready: int, wanted: int) -> str:
+    return f"{ready} of {_count(wanted)} {'is' if ready == 1 else 'are'} ready"

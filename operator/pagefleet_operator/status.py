@@ -120,9 +120,9 @@ def _significant(status: Manifest) -> dict[str, Any]:
 
 
 def _without_empty(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         kept = {key: _without_empty(item) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item not in (None, "", [], {})}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return [_without_empty(item) for item in value]
     return value

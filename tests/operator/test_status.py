@@ -49,7 +49,7 @@ def with_pods(*pods: Pod, replicas: int = 1, **fields: Any) -> Observed:
 @pytest.mark.parametrize(
     ("world", "kind", "status", "reason", "told"),
     [
-        (with_pods(pod(), router()), "Ready", "True", "Serving", "1 of 1 replica are ready"),
+        (with_pods(pod(), router()), "Ready", "True", "Serving", "1 of 1 replica is ready"),
         (with_pods(pod(), router()), "Available", "True", "Serving", ""),
         (with_pods(pod(), router()), "ModelLoaded", "True", "Loaded", ""),
         (with_pods(pod(), router()), "Progressing", "True", "Complete", ""),
@@ -154,14 +154,14 @@ def test_a_replica_that_fails_after_the_roll_does_not_make_it_a_roll_again() -> 
     one, other, door = world.pods
     found = planned(replace(world, pods=(one, replace(other, ready=False), door)))
     assert condition(found, "Progressing")[1] == "Complete"
-    assert condition(found, "Available")[2] == "1 of 2 replicas are ready"
+    assert condition(found, "Available")[2] == "1 of 2 replicas is ready"
 
 
 def test_a_replica_that_is_missing_beside_one_that_serves_says_why() -> None:
     world = serving(spec(replicas=2))
     one, other, door = world.pods
     stuck = replace(other, ready=False, trouble=Trouble("Unschedulable", "1 Insufficient nvidia.com/gpu"))
-    told = "1 of 2 replicas are ready; chat-engine-1: 1 Insufficient nvidia.com/gpu"
+    told = "1 of 2 replicas is ready; chat-engine-1: 1 Insufficient nvidia.com/gpu"
     found = planned(replace(world, pods=(one, stuck, door)))
     assert condition(found, "Available") == ("True", "Serving", told)
 

@@ -74,8 +74,8 @@ def content_hash(content: Any) -> str:
 
 def without_absent(value: Any) -> Any:
     """Return the value without keys whose value is None: server-side apply takes null for something."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: without_absent(item) for key, item in value.items() if item is not None}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return [without_absent(item) for item in value]
     return value

@@ -1,11 +1,25 @@
 """B06: a roll where every accelerator is in use. One replica goes first, and status says so; nothing else rolls."""
 
+from datetime import timedelta
 from random import Random
 from typing import Any
 
 import pytest
 
-from tests.operator.builders import REAL, observed, planned, pod, settings, spec, template_hash, troubled
+from tests.operator.builders import (
+    NOW,
+    REAL,
+    applied,
+    engine,
+    observed,
+    planned,
+    pod,
+    settings,
+    spec,
+    template_hash,
+    troubled,
+    with_status,
+)
 from tests.operator.toy_cluster import GPU, ToyCluster
 
 
@@ -126,3 +140,18 @@ def test_b06_a_replica_that_is_leaving_is_waited_for_before_another_goes() -> No
     assert found.actions == ()
     assert found.status is not None
     assert found.status["rollout"]["holding"] == f"new waits for {GPU}, which going frees when it has ended"
+    held = with_status(observed(wanted, world.children, pods))
+    assert planned(held, now=NOW + timedelta(minutes=5)).actions == ()
+
+
+def test_b06_a_replica_goes_first_only_after_the_scheduler_had_time_to_look_again() -> None:
+    wanted = spec(REAL, replicas=2)
+    world = ToyCluster(wanted, 1, Random(1))
+    world.reconcile()
+    told = f"0/1 nodes are available: 1 Insufficient {GPU}."
+    new = troubled("Unschedulable", told, "new", scheduled=False, template_hash=template_hash(world.children))
+    held = with_status(observed(wanted, world.children, (pod("old", template_hash="older"), new)))
+    soon = planned(held, now=NOW + timedelta(seconds=9))
+    assert (soon.actions, soon.again_in_seconds) == ((), 1)
+    later = applied(planned(held, now=NOW + timedelta(seconds=10)))
+    assert engine(later)["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
