@@ -17,19 +17,24 @@ IMAGE = "pagefleet.test/image:1"
 NODE_COMMAND = (sys.executable, "-P", "-m", "pagefleet_local.node")
 
 
+def node_kubeconfig(plane: ControlPlane, name: str) -> Path:
+    return plane.kubeconfig_for(name, f"system:node:{name}", "system:nodes")
+
+
 @dataclass
 class RunningNode:
     name: str
     state: Path
     plane: ControlPlane
     extra: tuple[str, ...] = ()
+    kubeconfig: Path | None = None  # if absent, the node's own for this control plane
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
         user = f"system:node:{self.name}"
         serving = self.plane.serving_pair(f"{self.name}-serving", user, ["127.0.0.1"])
         flags = {
-            "kubeconfig": self.plane.kubeconfig_for(self.name, user, "system:nodes"),
+            "kubeconfig": self.kubeconfig or node_kubeconfig(self.plane, self.name),
             "name": self.name,
             "state": self.state,
             "tls-cert": serving.certificate,
