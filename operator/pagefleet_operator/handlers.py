@@ -4,6 +4,7 @@ Only `on.event`: no finalizers, no annotations, no state of handlers. The cache 
 an index keeps what was deleted while a watch was cut; `truth` finds such objects.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from pagefleet_operator.kinds import INFERENCE_SERVICE, ResourceKind, watched
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY_VALUE}"
 
 _CHUNK_SIZE = 500
+_LOOK_SECONDS = 1.0
+_WATCH_TASK = "watcher for "  # kopf's name for them; a test ends one and sees the operator end
 _LONGEST_EXIT_SECONDS = 20.0
 
 
@@ -135,3 +138,14 @@ async def run_kopf(watches: Watches, namespaces: tuple[str, ...] | None) -> None
         clusterwide=namespaces is None,
         namespaces=namespaces or (),
     )
+
+
+async def see_that_watches_run() -> None:
+    """Look after kopf's watches until one of them has ended. kopf itself can wait for the others for ever then."""
+    most = 0
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        running = sum(task.get_name().startswith(_WATCH_TASK) for task in asyncio.all_tasks())
+        if running < most:
+            return
+        most = running

@@ -46,7 +46,13 @@ def main() -> None:
         raise SystemExit(EXIT_REFUSED) from None
     set_up_log(settings.log_level)
     host = listen_host(arguments.host, os.environ)
-    raise SystemExit(asyncio.run(_run(settings, root_key, identity, host, arguments.port)))
+    with asyncio.Runner() as runner:
+        code = runner.run(_run(settings, root_key, identity, host, arguments.port))
+        if _something_is_left(runner):
+            # kopf, when a watch of it has failed, can wait for its other watches for ever.
+            logging.shutdown()
+            os._exit(code)
+    raise SystemExit(code)
 
 
 async def _run(settings: OperatorSettings, root_key: bytes, identity: Identity, host: str, port: int) -> int:
@@ -70,6 +76,10 @@ async def _run(settings: OperatorSettings, root_key: bytes, identity: Identity, 
         return EXIT_FAILED
     logger.info("ended as asked")
     return EXIT_OK
+
+
+def _something_is_left(runner: asyncio.Runner) -> bool:
+    return bool(asyncio.all_tasks(runner.get_loop()))
 
 
 def read_settings(path: Path) -> OperatorSettings:

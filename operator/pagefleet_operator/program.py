@@ -16,7 +16,7 @@ from pagefleet_operator.cluster_api import ClusterApi
 from pagefleet_operator.discovery import Discovery
 from pagefleet_operator.events import Announcer, PodEvents
 from pagefleet_operator.figures import FiguresBook, FiguresPace
-from pagefleet_operator.handlers import Watches, run_kopf
+from pagefleet_operator.handlers import Watches, run_kopf, see_that_watches_run
 from pagefleet_operator.health import Health, HealthServer
 from pagefleet_operator.leadership import Fence, Leadership
 from pagefleet_operator.lease import Terms
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _API_PATIENCE_SECONDS = 10.0
 _FIGURES_TICK_SECONDS = 0.5
+_END_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ class OperatorProgram:
     async def _run_all(self) -> None:
         stopping = asyncio.Event()
         parts: dict[str, Awaitable[None]] = {
-            "the watches": run_kopf(self._watches, self._namespaces),
+            "kopf": run_kopf(self._watches, self._namespaces),
+            "a watch": see_that_watches_run(),
             "the Lease": self._leadership.keep(),
             "the Lease's watch": self._leadership.watch(),
             "the comparison with the cluster": self._truth.run(),
@@ -137,7 +139,7 @@ class OperatorProgram:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait(tasks, timeout=_END_SECONDS)
         if stopping.is_set():
             return
         for task in done:

@@ -59,7 +59,9 @@ class Cluster:
             )
         )
 
-    def patch_status(self, kind: str, namespace: str, name: str, status: Mapping[str, Any], version: str = "") -> Object:
+    def patch_status(
+        self, kind: str, namespace: str, name: str, status: Mapping[str, Any], version: str = ""
+    ) -> Object:
         """JSON merge patch of the status, as a kubelet or controller would write it."""
         return _plain(
             self._of(kind, version).status.patch(
@@ -82,6 +84,7 @@ class Cluster:
         """Return a new token of a service account."""
         request = client.AuthenticationV1TokenRequest(spec=client.V1TokenRequestSpec(audiences=[]))
         made = self._core.create_namespaced_service_account_token(service_account, namespace, request)
+        assert made.status is not None
         return str(made.status.token)
 
     def evict(self, namespace: str, pod: str) -> None:
