@@ -21,8 +21,11 @@ class Addresses:
     def keep(self, addresses: Iterable[str]) -> None:
         self._used |= {self._index(address) for address in addresses}
 
-    def take(self) -> str:
-        """Return an address that no pod has; one that was given back comes again as late as possible."""
+    def take(self, wanted: str | None = None) -> str:
+        """Return an address that no pod has: the wanted one if it can be, else one that rested the longest."""
+        if wanted and ipaddress.ip_address(wanted) in self._range and self._index(wanted) not in self._used:
+            self._used.add(self._index(wanted))
+            return wanted
         last = self._range.num_addresses - 1
         for step in range(last - 1):
             index = (self._next - 1 + step) % (last - 1) + 1

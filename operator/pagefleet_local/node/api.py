@@ -58,8 +58,8 @@ def load_credentials(kubeconfig: Path) -> Credentials:
     config = yaml.safe_load(kubeconfig.read_text())
 
     def named(kind: str, name: str) -> Manifest:
-        found: Manifest = next(each[kind] for each in config[f"{kind}s"] if each["name"] == name)
-        return found
+        found: dict[str, Manifest] = {each["name"]: each[kind] for each in config[f"{kind}s"]}
+        return found[name]
 
     context = named("context", config["current-context"])
     cluster, user = named("cluster", context["cluster"]), named("user", context["user"])
@@ -162,8 +162,13 @@ class Api:
     async def _read_credentials_again(self, refused: aiohttp.ClientSession) -> None:
         if self._session is not refused:
             return  # another request did it meanwhile
+        try:
+            self.credentials = load_credentials(self._kubeconfig)
+        except (OSError, ValueError, LookupError, yaml.YAMLError) as error:
+            # It may be in the middle of being replaced; the next refusal reads it again.
+            _log.warning("the credentials in %s can't be read: %s", self._kubeconfig, error)
+            return
         self._session = None
-        self.credentials = load_credentials(self._kubeconfig)
         await refused.close()
 
 

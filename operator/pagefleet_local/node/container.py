@@ -158,7 +158,7 @@ class Container:
             self._record_end(None, running)
             return
         log = self._state.folder.log(self._name, self.record.num_starts - 1)
-        self._state.tools.stamper.add(log)
+        self._state.tools.log_keeper.add(log)
         self._limit_memory(process)
         health = asyncio.create_task(self._health(process))
         try:
@@ -172,7 +172,7 @@ class Container:
         finally:
             health.cancel()
             self._state.tools.memory.remove(process.pid)
-            self._state.tools.stamper.remove(log)
+            self._state.tools.log_keeper.remove(log)
 
     async def _health(self, process: Process) -> Ending:
         """Return when the process must be ended. Until its environment can be made out again after the node's restart,

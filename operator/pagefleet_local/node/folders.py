@@ -40,8 +40,14 @@ class PodFolder:
                 path.with_suffix(".times").unlink(missing_ok=True)
 
     def make(self, container: str) -> None:
+        """Give the container's next start folders of its own that are empty, and no message of the last one."""
         for name in ("home", "tmp"):
-            (self.container(container) / name).mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self.container(container) / name, ignore_errors=True)
+            (self.container(container) / name).mkdir(parents=True)
+        self.termination_log(container).unlink(missing_ok=True)
+
+    def termination_log(self, container: str) -> Path:
+        return self.container(container) / "termination-log"
 
     def save(self, record: PodRecord) -> None:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,7 +1,7 @@
 """Containers' logs: a process writes straight into its file, so nothing is lost when the node is not there.
 
-When a line was written is known to half a second: the stamper notes at which time the file had grown to which size, in
-a file of times beside it.
+When a line was written is known to half a second: the keeper notes at which time the file had grown to which size, in
+a file of times beside it. A log that grows too long loses its beginning: the file keeps its length, with a hole.
 """
 
 import asyncio
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
+
+from pagefleet_local.node.log_space import MOST_BYTES, first_kept, forget_beginning
 
 _STAMP_SECONDS = 0.5
 _FOLLOW_SECONDS = 0.1
@@ -33,8 +35,8 @@ class LogQuery:
     limit_bytes: int | None = None
 
 
-class Stamper:
-    """Notes when logs grow. One for all logs of the node."""
+class LogKeeper:
+    """Notes when logs grow, and cuts them. One for all logs of the node."""
 
     def __init__(self) -> None:
         self._sizes: dict[Path, int] = {}
@@ -64,6 +66,8 @@ class Stamper:
             self._sizes[log] = size
             with _times_file(log).open("ab") as times:
                 times.write(_ENTRY.pack(size, time.time()))
+            if size > MOST_BYTES:
+                forget_beginning(log, size)
 
 
 async def read_log(log: Path, query: LogQuery, goes_on: Callable[[], bool]) -> AsyncIterator[bytes]:
@@ -109,22 +113,22 @@ def tail_message(log: Path) -> str:
 
 
 def _beginning(log: Path, query: LogQuery) -> int:
-    offset = 0
-    if query.since is not None:
-        offset = _offset_since(log, query.since)
-    if query.tail_lines is not None:
-        with log.open("rb") as file:
+    with log.open("rb") as file:
+        offset = first_kept(file)
+        if query.since is not None:
+            offset = max(offset, _offset_since(log, query.since))
+        if query.tail_lines is not None:
             offset = max(offset, _tail_offset(file, file.seek(0, 2), query.tail_lines))
-    return offset
+        return offset
 
 
 def _tail_offset(file: BinaryIO, size: int, num_lines: int) -> int:
     """Return where the last lines of a file of this size begin; a line break at its very end begins no line."""
     if num_lines <= 0:
         return size
-    end, seen = size, 0
-    while end > 0:
-        start = max(0, end - _BLOCK)
+    end, seen, first = size, 0, first_kept(file)
+    while end > first:
+        start = max(first, end - _BLOCK)
         file.seek(start)
         block = file.read(end - start)
         index = len(block) - (1 if end == size else 0)
@@ -133,7 +137,7 @@ def _tail_offset(file: BinaryIO, size: int, num_lines: int) -> int:
             if seen == num_lines:
                 return start + index + 1
         end = start
-    return 0
+    return first
 
 
 def _offset_since(log: Path, since: float) -> int:

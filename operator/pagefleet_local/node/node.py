@@ -17,7 +17,7 @@ from pagefleet_local.node.endpoints import Backend, Listener, cluster_address, f
 from pagefleet_local.node.events import Events
 from pagefleet_local.node.forwarding import Forwarder
 from pagefleet_local.node.log_server import LogServer
-from pagefleet_local.node.logs import Stamper
+from pagefleet_local.node.logs import LogKeeper
 from pagefleet_local.node.machine import node_status
 from pagefleet_local.node.memory import MemoryWatch
 from pagefleet_local.node.objects import ReferencedObjects
@@ -43,7 +43,7 @@ class Node:
             api=self._api,
             events=self._events,
             objects=ReferencedObjects(self._api),
-            stamper=Stamper(),
+            log_keeper=LogKeeper(),
             memory=MemoryWatch(),
             addresses=Addresses(options.address_range),
             devices=Devices(options.capacity.gpus),
@@ -73,7 +73,7 @@ class Node:
                     parts.create_task(self._services.follow()),
                     parts.create_task(self._follow_pods()),
                     parts.create_task(self._forward()),
-                    parts.create_task(self._tools.stamper.run()),
+                    parts.create_task(self._tools.log_keeper.run()),
                     parts.create_task(self._tools.memory.run()),
                 ]
                 await stopped.wait()

@@ -11,7 +11,7 @@ from pagefleet_local.node.devices import Devices
 from pagefleet_local.node.environment import Place, Sources
 from pagefleet_local.node.events import Events
 from pagefleet_local.node.folders import PodFolder
-from pagefleet_local.node.logs import Stamper
+from pagefleet_local.node.logs import LogKeeper
 from pagefleet_local.node.memory import MemoryWatch
 from pagefleet_local.node.objects import ReferencedObjects
 from pagefleet_local.node.pods import Manifest, all_containers, namespace_of, uid_of
@@ -28,7 +28,7 @@ class Tools:
     api: Api
     events: Events
     objects: ReferencedObjects
-    stamper: Stamper
+    log_keeper: LogKeeper
     memory: MemoryWatch
     addresses: Addresses
     devices: Devices
@@ -55,9 +55,11 @@ class PodState:
         tools.objects.hold(uid_of(pod), namespace_of(pod), references(pod), self.woken.set)
 
     def update(self, pod: Manifest) -> None:
+        shown = [each["metadata"].get(key) for each in (self.pod, pod) for key in ("labels", "annotations")]
         self.pod = pod
         self.changed.set()
-        self.woken.set()
+        if shown[:2] != shown[2:]:  # the downward API shows them
+            self.woken.set()
 
     def save(self, container: ContainerRecord) -> None:
         self.record = self.record.having(container)
@@ -88,7 +90,7 @@ class PodState:
             temporary=folder / "tmp",
             volumes=self.folder.volumes,
             kubeconfig=self.folder.kubeconfig,
-            termination_log=folder / "termination-log",
+            termination_log=self.folder.termination_log(container),
             devices=self.record.devices.get(container, ()),
             address_of=self.tools.address_of,
         )

@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 class _Entry:
     pod: Manifest
     state: PodState
+    refused: str | None  # why it can't run here, beside what its manifest says
     worker: PodWorker
     task: asyncio.Task[None]
     gone: bool = False
@@ -128,7 +129,7 @@ class PodTable:
         state = PodState(pod, record, folder, self._tools)
         worker = PodWorker(state, refused)
         task = asyncio.create_task(self._keep(uid_of(pod)))
-        self._entries[uid_of(pod)] = _Entry(pod, state, worker, task)
+        self._entries[uid_of(pod)] = _Entry(pod, state, refused, worker, task)
 
     def _new_record(self, pod: Manifest) -> tuple[PodRecord, str | None]:
         refused: str | None = None
@@ -141,7 +142,8 @@ class PodTable:
             uid=uid_of(pod),
             namespace=namespace_of(pod),
             name=name_of(pod),
-            address=self._tools.addresses.take(),
+            # A status that names another address can't be written.
+            address=self._tools.addresses.take((pod.get("status") or {}).get("podIP")),
             grace_seconds=grace_seconds(pod),
             seen_at=time.time(),
             devices=devices,
@@ -159,7 +161,7 @@ class PodTable:
                 _log.exception("the worker of pod %s/%s failed", namespace_of(entry.pod), name_of(entry.pod))
             await asyncio.sleep(_AFTER_FAULT_SECONDS)
             entry.worker.let_go()
-            entry.worker = PodWorker(entry.state, None)
+            entry.worker = PodWorker(entry.state, entry.refused)
             if entry.gone:
                 entry.worker.gone(entry.pod)
         entry.worker.clear_up()

@@ -96,8 +96,3 @@ def hook_spec(command: list[str], process: ProcessSpec, container: Manifest, gro
     folders = mount_folders(container, grounds, process.environment)
     argv = tuple(with_addresses(with_folders(word, folders), grounds.address_of) for word in command)
     return ProcessSpec(argv, process.environment, process.folder)
-
-
-def termination_log(container: Manifest, folders: Mapping[str, str]) -> str | None:
-    """Return the file that the container's termination message would be in, where it can write one."""
-    return folders.get(container.get("terminationMessagePath") or "")

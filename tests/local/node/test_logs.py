@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet_local.node.log_server import common_name, log_query
-from pagefleet_local.node.logs import LogQuery, Stamper, read_log, tail_message
+from pagefleet_local.node.log_space import forget_beginning
+from pagefleet_local.node.logs import LogKeeper, LogQuery, read_log, tail_message
 
 
 def shown(log: Path, query: LogQuery, goes_on: Callable[[], bool] = lambda: False) -> bytes:
@@ -83,13 +84,13 @@ def test_following_shows_what_comes_and_ends_when_the_container_has_ended(tmp_pa
     assert shown(log, LogQuery(follow=True), goes_on) == b"a\nmore\nmore\n"
 
 
-def test_the_stamper_notes_growth_once_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_the_keeper_notes_growth_once_and_goes_on_where_it_was(tmp_path: Path) -> None:
     log = written(tmp_path, b"a\n")
-    first = Stamper()
+    first = LogKeeper()
     first.add(log)
     first.remove(log)
     size = log.with_suffix(".times").stat().st_size
-    second = Stamper()
+    second = LogKeeper()
     second.add(log)
     second.remove(log)
     assert log.with_suffix(".times").stat().st_size == size == 16
@@ -119,3 +120,23 @@ def test_a_certificate_s_name_is_its_common_name() -> None:
     subject = ((("organizationName", "system:masters"),), (("commonName", "api"),))
     assert common_name({"subject": subject}) == "api"
     assert common_name({}) == ""
+
+
+def test_a_long_log_loses_its_beginning_while_it_is_written_to(tmp_path: Path) -> None:
+    log = tmp_path / "0.log"
+    lines = [f"{number:099d}\n".encode() for number in range(3000)]
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"".join(lines[:2900]))
+        forget_beginning(log, log.stat().st_size, most=200_000, kept=100_000)
+        writer.write(b"".join(lines[2900:]))
+    kept = shown(log, LogQuery()).splitlines(keepends=True)
+    assert kept == lines[-len(kept) :] and 1000 <= len(kept) <= 1160
+    assert log.stat().st_blocks * 512 < 150_000
+    assert shown(log, LogQuery(tail_lines=2000)) == b"".join(kept)
+    assert shown(log, LogQuery(tail_lines=1)) == lines[-1]
+
+
+def test_a_log_within_its_bound_stays_whole(tmp_path: Path) -> None:
+    log = written(tmp_path, b"x\n" * 50_000)
+    forget_beginning(log, 100_000, most=100_000, kept=50_000)
+    assert shown(log, LogQuery()) == b"x\n" * 50_000

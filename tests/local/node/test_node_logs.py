@@ -60,12 +60,14 @@ def test_followed_logs_end_with_the_container(cluster: Cluster, namespace: str, 
 
 def test_the_log_of_the_run_before_is_kept(cluster: Cluster, namespace: str, kubectl: Kubectl) -> None:
     program = (
-        "import os, sys, time, pathlib\n"
-        "mark = pathlib.Path(os.environ['HOME']) / 'mark'\n"
+        "import sys, time, pathlib\n"
+        "mark = pathlib.Path(sys.argv[1]) / 'mark'\n"
         "if mark.exists(): print('second', flush=True); time.sleep(600)\n"
         "mark.touch(); print('first', flush=True); sys.exit(1)\n"
     )
-    cluster.create(pod("twice", namespace, "python", "-c", program))
+    mounts, volumes = [{"name": "v", "mountPath": "/pagefleet/v"}], [{"name": "v", "emptyDir": {}}]
+    words = ("python", "-c", program, "/pagefleet/v")
+    cluster.create(pod("twice", namespace, *words, volumeMounts=mounts, spec={"volumes": volumes}))
     cluster.wait(
         "second run",
         "Pod",

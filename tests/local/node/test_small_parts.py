@@ -115,6 +115,9 @@ def test_addresses_that_pods_have_from_before_are_not_given() -> None:
     addresses = Addresses("127.5.0.0/29")
     addresses.keep(["127.5.0.1", "127.5.0.2"])
     assert addresses.take() == "127.5.0.3"
+    assert addresses.take(wanted="127.5.0.5") == "127.5.0.5"
+    assert addresses.take(wanted="127.5.0.5") == "127.5.0.4"
+    assert addresses.take(wanted="10.0.0.1") == "127.5.0.6"
 
 
 def test_each_gpu_belongs_to_one_container() -> None:
