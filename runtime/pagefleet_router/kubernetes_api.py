@@ -1,19 +1,22 @@
-"""Lists and watches the pods of one service. Knows the API's words; what to do about an error its caller decides."""
+"""Lists and watches the pods of one service. Knows the API's words; what to do about an error its caller decides.
+
+The requests go over the router's own connections: the general client would more than double the router's memory.
+"""
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
-
-import aiohttp
-from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from urllib.parse import quote, urlencode
 
 from pagefleet_contract.names import COMPONENT_ENGINE, HEADER_RETRY_AFTER, service_selector
+from pagefleet_router.credentials import Access
+from pagefleet_router.headers import Headers, authority_of, header
+from pagefleet_router.upstream import Answer, Lost, Unreachable, Upstream
 
+_CONNECT_SECONDS = 10.0
 _LIST_SECONDS = 15.0
 # How long one watch lasts. A watch that has silently died is noticed after this time and a little.
 _WATCH_SECONDS = 30
@@ -51,37 +54,23 @@ class Event:
 
 
 class PodsApi:
-    """The pods of a service, over one client. Make another one after a fault: it reads the credentials anew."""
+    """The pods of a service, for one access. Make another one after a fault: credentials may have changed."""
 
-    def __init__(self, client: ApiClient, namespace: str, service_name: str) -> None:
-        self._client = client
+    def __init__(self, access: Access, namespace: str, service_name: str) -> None:
+        self._access = access
+        self._upstream = Upstream(_CONNECT_SECONDS, access.tls, access.server_name)
         labels = service_selector(service_name, COMPONENT_ENGINE)
-        self._path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods"
+        self._path = f"{access.prefix}/api/v1/namespaces/{quote(namespace, safe='')}/pods"
         self._selector = ",".join(f"{name}={value}" for name, value in labels.items())
 
-    @classmethod
-    async def connect(cls, kubeconfig: str | None, namespace: str, service_name: str) -> "PodsApi":
-        """Read the credentials: of the kubeconfig, or those that the cluster gives to a pod. Raises ApiFault."""
-        configuration = Configuration()
-        try:
-            if kubeconfig:
-                await load_kube_config(kubeconfig, client_configuration=configuration, persist_config=False)
-            else:
-                load_incluster_config(configuration)
-            return cls(ApiClient(configuration), namespace, service_name)
-        except (ConfigException, OSError, ValueError) as error:
-            source = f"the kubeconfig {kubeconfig}" if kubeconfig else "the pod's own service account"
-            raise ApiFault(f"no access to the Kubernetes API by {source}: {error}") from error
-
     async def close(self) -> None:
-        await self._client.close()
+        self._upstream.close()
 
     async def list(self) -> Listed:
         """Return all pods. Raises ApiFault."""
         with _as_faults():
-            async with asyncio.timeout(_LIST_SECONDS):
-                response = await self._get({})
-                page = json.loads(await response.read())
+            async with asyncio.timeout(_LIST_SECONDS), self._get({}) as answer:
+                page = json.loads(await _whole(answer))
         return Listed(page["items"], page["metadata"]["resourceVersion"])
 
     async def watch(self, resource_version: str, tell: Callable[[Event], None]) -> None:
@@ -96,27 +85,39 @@ class PodsApi:
             "resourceVersion": resource_version,
         }
         with _as_faults():
-            async with asyncio.timeout(_WATCH_SECONDS + _WATCH_GRACE_SECONDS):
-                response = await self._get(query)
-                with contextlib.closing(response):
-                    while line := await response.content.readline():
+            async with asyncio.timeout(_WATCH_SECONDS + _WATCH_GRACE_SECONDS), self._get(query) as answer:
+                rest = b""
+                while data := await answer.read():
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
                         tell(_event(json.loads(line)))
 
-    async def _get(self, query: dict[str, str]) -> aiohttp.ClientResponse:
-        request = await self._client.param_serialize(
-            "GET",
-            self._path,
-            query_params=[("labelSelector", self._selector), *query.items()],
-            header_params={"Accept": "application/json"},
-            auth_settings=["BearerToken"],
-        )
-        # The generated methods for pods would do the same and cost 25 MB.
-        answer = await self._client.call_api(*request)
-        response: aiohttp.ClientResponse = answer.response
-        if response.status != 200:
-            with contextlib.closing(response):
-                raise _refused(response.status, response.headers, await response.read())
-        return response
+    @contextlib.asynccontextmanager
+    async def _get(self, query: Mapping[str, str]) -> AsyncIterator[Answer]:
+        """Send a GET and give its answer, of status 200. Raises ApiFault for any other."""
+        access = self._access
+        target = f"{self._path}?{urlencode({'labelSelector': self._selector, **query})}"
+        headers = [
+            (b"host", authority_of(access.host, access.port)),
+            (b"accept", b"application/json"),
+            (b"user-agent", b"pagefleet-router"),
+        ]
+        if access.token is not None:
+            headers.append((b"authorization", f"Bearer {access.token}".encode()))
+        lines = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        request = f"GET {target} HTTP/1.1\r\n".encode() + lines + b"\r\n"
+        answer = await self._upstream.send((access.host, access.port), request, b"", has_no_body=False)
+        with contextlib.closing(answer):
+            if answer.head.status != 200:
+                raise _refused(answer.head.status, answer.head.headers, await _whole(answer))
+            yield answer
+
+
+async def _whole(answer: Answer) -> bytes:
+    pieces = []
+    while data := await answer.read():
+        pieces.append(data)
+    return b"".join(pieces)
 
 
 @contextlib.contextmanager
@@ -124,9 +125,13 @@ def _as_faults() -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
-        raise ApiFault("the API didn't answer in time") from error
-    except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
-        raise ApiFault(f"the API can't be used: {type(error).__name__}: {error}") from error
+        raise ApiFault("the Kubernetes API didn't answer in time") from error
+    except Unreachable as error:
+        raise ApiFault(f"the Kubernetes API can't be reached: {error}") from error
+    except Lost as error:
+        raise ApiFault(f"the connection to the Kubernetes API ended: {error}") from error
+    except (ValueError, KeyError) as error:
+        raise ApiFault(f"the Kubernetes API answered what can't be read: {type(error).__name__}: {error}") from error
 
 
 def _event(line: dict[str, Any]) -> Event:
@@ -136,10 +141,11 @@ def _event(line: dict[str, Any]) -> Event:
     return Event(line["type"], line["object"])
 
 
-def _refused(status: int, headers: Mapping[str, str], body: bytes) -> ApiFault:
+def _refused(status: int, headers: Headers, body: bytes) -> ApiFault:
     try:
         message = json.loads(body)["message"]
     except (ValueError, KeyError, TypeError):
         message = body[:200].decode("utf-8", "replace")
-    wait = headers.get(HEADER_RETRY_AFTER, "")
-    return ApiFault(f"the API answered {status}: {message}", status, float(wait) if wait.isdecimal() else None)
+    wait = (header(headers, HEADER_RETRY_AFTER.encode()) or b"").decode("latin-1")
+    fault = f"the Kubernetes API answered {status}: {message}"
+    return ApiFault(fault, status, float(wait) if wait.isdecimal() else None)

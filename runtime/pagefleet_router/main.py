@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -38,9 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with listener:
         import uvloop
 
+        from pagefleet_router.credentials import SERVICE_ACCOUNT, read_access
         from pagefleet_router.serving import serve
 
-        serving = serve(config, keys, os.environ.get("KUBECONFIG"), listener, raise_file_limit())
+        access = partial(read_access, os.environ.get("KUBECONFIG"), os.environ, SERVICE_ACCOUNT)
+        serving = serve(config, keys, access, listener, raise_file_limit())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serving)
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
 from importlib.metadata import version
 from socket import socket
 from typing import Any
@@ -13,9 +12,10 @@ from pagefleet_contract.api_keys import ApiKeys
 from pagefleet_contract.listening import base_url
 from pagefleet_contract.router import RouterConfig
 from pagefleet_router.app import App
+from pagefleet_router.credentials import Access, NoAccess
 from pagefleet_router.fleet import Fleet
 from pagefleet_router.http_server import HTTPServer
-from pagefleet_router.kubernetes_api import PodsApi
+from pagefleet_router.kubernetes_api import ApiFault, PodsApi
 from pagefleet_router.metrics import RouterFigures
 from pagefleet_router.proxy import Proxy
 from pagefleet_router.refusals import DRAIN_ENDED
@@ -29,9 +29,17 @@ _OTHER_FILES = 64
 logger = logging.getLogger(__name__)
 
 
-async def serve(config: RouterConfig, keys: ApiKeys, kubeconfig: str | None, listener: socket, most_files: int) -> int:
+async def serve(
+    config: RouterConfig, keys: ApiKeys, read_access: Callable[[], Access], listener: socket, most_files: int
+) -> int:
     """Serve until a signal comes. Return the exit code."""
-    connect = partial(PodsApi.connect, kubeconfig, config.namespace, config.service_name)
+
+    async def connect() -> PodsApi:
+        try:
+            return PodsApi(read_access(), config.namespace, config.service_name)
+        except NoAccess as error:
+            raise ApiFault(str(error)) from error
+
     return await serve_with(connect, config, keys, listener, most_files)
 
 

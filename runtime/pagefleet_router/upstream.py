@@ -1,4 +1,4 @@
-"""Connections to replicas: HTTP/1.1, kept for the next request, every byte of an answer as it comes.
+"""Connections to replicas (and to the Kubernetes API): HTTP/1.1, kept for the next request, answers as they come.
 
 A connection of our own on llhttp: it knows whether an answer had begun when a replica was lost, stops reading where the
 client does, ends the moment it is told to, and costs a fraction of a general client's time per event.
@@ -6,6 +6,7 @@ client does, ends the moment it is told to, and costs a fraction of a general cl
 
 import asyncio
 import socket
+import ssl
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import cast
@@ -40,10 +41,14 @@ class Head:
 
 
 class Upstream:
-    """Sends requests to replicas, on connections that are kept a moment for the next one."""
+    """Sends requests, on connections that are kept a moment for the next one; in plain text without `tls`."""
 
-    def __init__(self, connect_timeout_seconds: float) -> None:
+    def __init__(
+        self, connect_timeout_seconds: float, tls: ssl.SSLContext | None = None, server_name: str | None = None
+    ) -> None:
         self._connect_timeout_seconds = connect_timeout_seconds
+        self._tls = tls
+        self._server_name = server_name if tls is not None else None
         self._idle: defaultdict[Address, list[Answer]] = defaultdict(list)
 
     async def send(self, address: Address, request: bytes, body: bytes, has_no_body: bool) -> "Answer":
@@ -85,7 +90,9 @@ class Upstream:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
-                _, answer = await loop.create_connection(lambda: Answer(self, address), *address)
+                _, answer = await loop.create_connection(
+                    lambda: Answer(self, address), *address, ssl=self._tls, server_hostname=self._server_name
+                )
         except TimeoutError as error:
             raise Unreachable(f"no connection within {self._connect_timeout_seconds} s") from error
         except OSError as error:
