@@ -8,11 +8,13 @@ from pagefleet_operator.observed import Pod, Trouble
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """`current` are the engine's pods of this generation, `older` those of another; neither leaves nor has finished."""
+    """`current` are the engine's pods of this generation, `older` those of another; neither leaves nor has finished.
+    `leaving` are those of any generation that do, `older_leaving` those of another one among them."""
 
     current: tuple[Pod, ...]
     older: tuple[Pod, ...]
     leaving: tuple[Pod, ...]
+    older_leaving: tuple[Pod, ...]
     finished: tuple[Pod, ...]
     routers: tuple[Pod, ...]
 
@@ -38,10 +40,12 @@ def fleet_of(pods: tuple[Pod, ...], template_hash: str | None) -> Fleet:
     ordered = sorted(pods, key=lambda pod: (pod.created_seconds, pod.name))
     engines = [pod for pod in ordered if pod.component == COMPONENT_ENGINE]
     there = [pod for pod in engines if not pod.deleting and not pod.finished]
+    leaving = tuple(pod for pod in engines if pod.deleting)
     return Fleet(
         current=tuple(pod for pod in there if pod.template_hash == template_hash),
         older=tuple(pod for pod in there if pod.template_hash != template_hash),
-        leaving=tuple(pod for pod in engines if pod.deleting),
+        leaving=leaving,
+        older_leaving=tuple(pod for pod in leaving if pod.template_hash != template_hash),
         finished=tuple(pod for pod in engines if pod.finished and not pod.deleting),
         routers=tuple(
             pod for pod in ordered if pod.component == COMPONENT_ROUTER and not pod.deleting and not pod.finished

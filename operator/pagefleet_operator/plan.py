@@ -158,8 +158,7 @@ def _all_pods_are_current(look: _Look) -> bool:
     """Return whether no pod, nor one that the Deployment may still make, is of another generation."""
     if look.fit.status == "False" or look.deployment is None:
         return not any((look.fleet.engines, look.fleet.leaving, look.deployment))
-    leaving = all(pod.template_hash == look.generation.template_hash for pod in look.fleet.leaving)
-    return look.roll.is_over and leaving
+    return look.roll.is_over
 
 
 def _policies(look: _Look) -> Iterator[SetPolicy]:

@@ -29,8 +29,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """`holding` says what the roll waits for, empty where it waits for nothing. `is_over`: every pod is of this
-    generation and ready. `again_in_seconds`: when waiting has lasted long enough; None where only an event counts."""
+    """`is_over`: every pod is of this generation and ready, and those of older ones have ended. `holding` says what the
+    roll waits for, empty where it waits for nothing. `again_in_seconds`: when waiting has lasted long enough; None
+    where only an event counts."""
 
     is_over: bool
     strategy: Strategy
@@ -95,6 +96,7 @@ def _is_over(deployment: Manifest, template_hash: str, fleet: Fleet) -> bool:
         live_template_hash(deployment) == template_hash
         and seen >= deployment["metadata"].get("generation", 0)
         and not fleet.older
+        and not fleet.older_leaving
         and len(fleet.current) == len(fleet.current_ready) == live_replicas(deployment)
     )
 
@@ -107,7 +109,7 @@ def takes_down_already(deployment: Manifest) -> bool:
 
 def _holding(fleet: Fleet) -> str:
     """Return what a roll waits for that has the room it needs."""
-    if not fleet.older and not fleet.leaving:
+    if not fleet.older and not fleet.older_leaving:
         return ""
     trouble = first_trouble(fleet.current)
     if trouble is not None:
@@ -115,7 +117,7 @@ def _holding(fleet: Fleet) -> str:
     loading = next((pod for pod in fleet.current if not pod.ready), None)
     if loading is not None:
         return f"{loading.name} loads the model"
-    return f"{fleet.leaving[0].name} finishes its requests" if fleet.leaving else ""
+    return f"{fleet.older_leaving[0].name} finishes its requests" if fleet.older_leaving else ""
 
 
 def progress_deadline_seconds(

@@ -329,6 +329,10 @@ def test_a_roll_is_announced_at_its_start_with_what_changed_and_at_its_end() -> 
     rolled = after(rolling, planned(rolling))
     new = pod("new", template_hash=template_hash(rolled.children), figures=world.pods[0].figures)
     rolled = with_status(replace(rolled, pods=(new, *world.pods)))
+    draining = planned(replace(rolled, pods=(new, replace(world.pods[0], deleting=True), world.pods[-1])))
+    assert condition(draining, "Progressing")[1] == "RollingOut"
+    assert draining.status is not None
+    assert draining.status["rollout"]["holding"] == "chat-engine-0 finishes its requests"
     ended = planned(replace(rolled, pods=(new, world.pods[-1])))
     assert [(one.type, one.reason) for one in ended.announcements] == [("Normal", "Complete")]
     assert planned(with_status(replace(rolled, pods=(new, world.pods[-1])))).announcements == ()
