@@ -28,11 +28,11 @@ class HealthServer:
         application.router.add_get(PATH_LIVE, self._live)
         application.router.add_get(PATH_READY, self._ready)
         application.router.add_get(PATH_METRICS, self._metrics)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
 
     async def start(self, listener: socket.socket) -> None:
         await self._runner.setup()
-        await web.SockSite(self._runner, listener, shutdown_timeout=1.0).start()
+        await web.SockSite(self._runner, listener).start()
 
     async def close(self) -> None:
         await self._runner.cleanup()

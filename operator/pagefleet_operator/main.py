@@ -5,6 +5,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -107,7 +108,7 @@ def read_root_key(path: Path) -> bytes:
     return key
 
 
-def identity_from(environment: "os._Environ[str] | dict[str, str]") -> Identity:
+def identity_from(environment: Mapping[str, str]) -> Identity:
     """Raises StartRefused."""
     missing = [name for name in (ENV_POD_NAME, ENV_POD_NAMESPACE) if not environment.get(name)]
     if missing:
@@ -118,16 +119,19 @@ def identity_from(environment: "os._Environ[str] | dict[str, str]") -> Identity:
 def set_up_log(level: str) -> None:
     """One JSON object a line, on standard output."""
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(
-        JsonFormatter(
-            "{asctime}{levelname}{name}{message}",
-            style="{",
-            rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
-        )
-    )
+    handler.setFormatter(log_formatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for noisy in ("httpx2", "httpcore2", "kopf"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))
+
+
+def log_formatter() -> logging.Formatter:
+    return JsonFormatter(
+        "{levelname}{name}{message}",
+        style="{",
+        rename_fields={"timestamp": "time", "levelname": "level", "name": "logger"},
+        timestamp=True,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

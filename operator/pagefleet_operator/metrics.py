@@ -13,6 +13,15 @@ from pagefleet_contract.names import CONDITIONS
 from pagefleet_operator.cache import ServiceKey
 
 
+def _series(metric: Metric) -> tuple[str, ...]:
+    endings = ("_bucket", "_count", "_sum") if metric.kind == "histogram" else ("",)
+    return tuple(metric.name + ending for ending in endings)
+
+
+# What the table says and no more: the library adds the time at which it made each counter.
+_SERIES = tuple(name for metric in table.OPERATOR_METRICS for name in _series(metric))
+
+
 class Metrics:
     """Owns the counters, and the conditions of each service as they were last seen."""
 
@@ -50,7 +59,7 @@ class Metrics:
         for condition in CONDITIONS:
             for status in ("True", "False", "Unknown"):
                 self._services.labels(condition, status).set(tally[condition, status])
-        return generate_latest(self._registry)
+        return generate_latest(self._registry.restricted_registry(_SERIES))
 
     def _gauge(self, metric: Metric) -> Gauge:
         return Gauge(metric.name, metric.help, metric.labels, registry=self._registry)
