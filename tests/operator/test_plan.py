@@ -154,6 +154,14 @@ def test_only_our_own_children_are_deleted() -> None:
     assert gone == Delete("v1", "ConfigMap", "stray", "u", "the ConfigMap stray is no longer needed")
 
 
+def test_a_child_that_is_going_already_is_not_deleted_again() -> None:
+    world = serving(chosen=settings(networkPolicies="Enabled"))
+    key = ("NetworkPolicy", "chat-engine")
+    going = {**world.children[key], "metadata": {**world.children[key]["metadata"], "deletionTimestamp": "2026-11-29"}}
+    assert deleted(planned(world)) == {key}
+    assert planned(replace(world, children={**world.children, key: going})).actions == ()
+
+
 def test_routing_service_has_no_router_and_the_engines_behind_the_door() -> None:
     world = serving()
     found = planned(edited(world, routing={"mode": "Service"}))

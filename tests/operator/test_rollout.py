@@ -108,6 +108,17 @@ def test_with_room_for_one_more_never_a_replica_less_serves(seed: int) -> None:
         assert len(cluster.ready) >= 3
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_start_that_goes_well_costs_one_apply_a_child_two_writes_of_status_and_no_event(replicas: int) -> None:
+    cluster = ToyCluster(spec(REAL, replicas=replicas), gpus=replicas, random=Random(1))
+    cluster.settle()
+    applies = [action for plan in cluster.plans for action in plan.actions]
+    assert len(applies) == len(cluster.children)
+    statuses = [plan.status for plan in cluster.plans if plan.status is not None]
+    assert len(statuses) <= 2  # ready, and the roll's end where the Deployment is seen later
+    assert [one for plan in cluster.plans for one in plan.announcements] == []
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_an_operator_that_starts_anew_at_any_step_ends_the_roll_all_the_same(replicas: int) -> None:
     """Nothing is remembered between two looks, so a new operator is the same one; only the time of writing is lost."""
