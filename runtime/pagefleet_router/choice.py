@@ -25,6 +25,10 @@ _RETRIED_CODES = {
 }
 REASONS = (REASON_CONNECT, REASON_RESET, *(code for codes in _RETRIED_CODES.values() for code in codes))
 RETRIED_STATUSES = frozenset(_RETRIED_CODES)
+# The request itself may have been the cause: it isn't let loose on one replica after the other.
+_PERHAPS_ITS_FAULT = (REASON_RESET, CODE_ENGINE_FAILED)
+# The replica works and has enough to do; the count of its requests says so too.
+_BUSY = (CODE_QUEUE_FULL, CODE_TOO_MANY_CONNECTIONS)
 
 # How long others are preferred to a replica after a failure: doubled for each further one in a row, up to a limit.
 _SHUN_SECONDS = 1.0
@@ -39,9 +43,16 @@ def retry_reason(status: int, code: object) -> str | None:
 def may_retry(reasons: Sequence[str], max_retries: int) -> bool:
     """Whether to go on after these failures, the last one included.
 
-    The second full queue is taken for an answer: when two replicas have no room, asking all of them makes it worse.
+    The second full queue is taken for an answer: when two replicas have no room, asking all of them makes it worse. So
+    is the second replica that ended on this request.
     """
-    return len(reasons) <= max_retries and reasons.count(CODE_QUEUE_FULL) <= 1
+    num_ended = sum(reason in _PERHAPS_ITS_FAULT for reason in reasons)
+    return len(reasons) <= max_retries and reasons.count(CODE_QUEUE_FULL) <= 1 and num_ended <= 1
+
+
+def is_avoided(reason: str) -> bool:
+    """Whether others are preferred to a replica for a while that didn't take a request for this reason."""
+    return reason not in _BUSY
 
 
 def shun_seconds(failures_in_a_row: int) -> float:

@@ -14,7 +14,7 @@ from pagefleet_contract.openai_error import Refusal
 from pagefleet_contract.router import RouterConfig
 from pagefleet_router.absence import answer_without_replica
 from pagefleet_router.body import Body, ClientLeft, Room
-from pagefleet_router.choice import REASON_CONNECT, REASON_RESET, RETRIED_STATUSES, may_retry, retry_reason
+from pagefleet_router.choice import REASON_CONNECT, REASON_RESET, RETRIED_STATUSES, is_avoided, may_retry, retry_reason
 from pagefleet_router.exchange import Exchange, WholeAnswer, refusal_answer
 from pagefleet_router.fleet import Fleet
 from pagefleet_router.headers import authority_of, to_replica
@@ -144,7 +144,8 @@ class Proxy:
                 failure = await self._ask(request, replica)
             if failure is None:
                 return
-            self._fleet.failed(replica)
+            if is_avoided(failure.reason):
+                self._fleet.failed(replica)
             reasons.append(failure.reason)
             logger.info("request %s: %s didn't take it (%s)", _id(request), replica.name, failure.reason)
             if not may_retry(reasons, self._config.max_retries):
@@ -243,7 +244,8 @@ def _target(scope: Scope) -> bytes:
 
 def _client(scope: Scope) -> str:
     client = scope["client"]
-    return "unknown" if client is None else str(client[0])
+    # A socket for both families shows IPv4 addresses in IPv6's clothes.
+    return "unknown" if client is None else str(client[0]).removeprefix("::ffff:")
 
 
 def _id(request: _Request) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pagefleet_contract.openai_error import CODE_QUEUE_FULL
+from pagefleet_contract.openai_error import CODE_ENGINE_FAILED, CODE_QUEUE_FULL
 from pagefleet_router.choice import REASON_CONNECT, REASON_RESET, may_retry, pick, retry_reason, shun_seconds
 from pagefleet_router.fleet import Fleet
 from pagefleet_router.replicas import STATES, PodList, Replica, replica_of
@@ -112,6 +112,8 @@ def test_only_refusals_of_the_moment_are_retried(status: int, code: object, reas
         ([REASON_CONNECT], 0, False),
         ([REASON_CONNECT], 1, True),
         ([REASON_CONNECT, REASON_RESET], 1, False),
+        ([REASON_CONNECT, REASON_RESET], 5, True),
+        ([REASON_RESET, CODE_ENGINE_FAILED], 5, False),
         ([CODE_QUEUE_FULL], 5, True),
         ([CODE_QUEUE_FULL, REASON_CONNECT], 5, True),
         ([CODE_QUEUE_FULL, REASON_CONNECT, CODE_QUEUE_FULL], 5, False),

@@ -73,8 +73,9 @@ async def test_a_request_that_one_replica_does_not_take_is_answered_by_another(
     ):
         for _ in range(8):
             assert await _post(d) == (200, None)
-        # It was tried at first, and is avoided for a while after that.
-        assert d.figure("retries_total", reason) == len(bad.requests) == 1
+        # Unless it is only busy it is avoided for a while after that.
+        assert d.figure("retries_total", reason) == len(bad.requests) >= 1
+        assert len(bad.requests) == 1 or reason in ("queue_full", "too_many_connections")
         assert [asked.body for asked in good.requests] == [b'{"model":"tiny"}'] * 8
         assert bad.requests[0].header("x-request-id") in [asked.header("x-request-id") for asked in good.requests]
 
@@ -107,7 +108,8 @@ async def test_what_another_replica_would_answer_too_is_passed_on(status: int, c
         (_refusing(503, "draining"), 0, 1, (503, "draining")),
         (_refusing(503, "draining"), 9, 4, (503, "draining")),
         (_refusing(429, "queue_full"), 9, 2, (429, "queue_full")),
-        (_reset, 2, 3, (502, "replica_lost")),
+        (_reset, 9, 2, (502, "replica_lost")),
+        (_refusing(503, "engine_failed"), 9, 2, (503, "engine_failed")),
     ],
 )
 async def test_tries_are_bounded_and_the_last_answer_is_the_answer(
