@@ -36,13 +36,13 @@ class Round:
     times: list[float] = field(default_factory=list)  # of requests, or of events on their way
     cpu_seconds: float = 0.0
 
-    def text(self, unit_count: int) -> str:
+    def text(self, unit_count: int, through_router: bool) -> str:
         figures = [
             f"{unit_count / self.seconds:8.0f}/s",
             f"p50 {percentile(self.times, 50) * 1000:7.2f} ms",
             f"p99 {percentile(self.times, 99) * 1000:7.2f} ms",
         ]
-        cpu = f"{self.cpu_seconds / unit_count * 1e6:6.0f} us CPU each" if self.cpu_seconds else ""
+        cpu = f"{self.cpu_seconds / unit_count * 1e6:6.0f} us CPU each" if through_router else ""
         return "  ".join([*figures, cpu]).rstrip()
 
 
@@ -125,7 +125,7 @@ def measure(rounds: int, connections: list[int], streams: list[int]) -> None:
                 for name, port in (("direct", engine), ("router", routed)):
                     found[name].append(asyncio.run(_load(port, router, _works(kind, port, number))))
             for name, each in found.items():
-                print(f"{title}, {kind:8} {name}: {_merged(each).text(units)}")
+                print(f"{title}, {kind:8} {name}: {_merged(each).text(units, name == 'router')}")
         print(f"the router after that: {router.resident_bytes / 2**20:.0f} MiB resident")
 
 
