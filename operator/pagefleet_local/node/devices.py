@@ -16,13 +16,19 @@ class Devices:
 
     def __init__(self, gpus: Sequence[str]) -> None:
         self._free = list(gpus)
+        self._has_any = bool(gpus)
 
     def keep(self, devices: Mapping[str, Iterable[str]]) -> None:
         taken = {gpu for gpus in devices.values() for gpu in gpus}
         self._free = [gpu for gpu in self._free if gpu not in taken]
 
     def take(self, pod: Manifest) -> dict[str, tuple[str, ...]]:
-        """Return the GPUs of each container. Raises DevicesUsedUp where there are too few."""
+        """Return the GPUs of each container. Raises DevicesUsedUp where there are too few.
+
+        A machine without GPUs can only be asked for ones that it pretends to have: nothing is handed out for them.
+        """
+        if not self._has_any:
+            return {}
         wanted = {container["name"]: _count(container) for container in all_containers(pod)}
         if sum(wanted.values()) > len(self._free):
             raise DevicesUsedUp(

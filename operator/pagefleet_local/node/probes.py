@@ -63,10 +63,11 @@ class Try:
 
 
 def first_try(started: float, rule: ProbeRule, eager: bool) -> Try:
-    at = started + rule.initial_delay_seconds
-    return (
-        Try(at + FIRST_TRY_SECONDS, False, at + rule.period_seconds, FIRST_TRY_SECONDS) if eager else _regular(at, rule)
-    )
+    """Return the first try. The first that counts comes after the delay that the rule names, or after a period: a
+    program that has just been started answers nothing yet."""
+    at = started + (rule.initial_delay_seconds or rule.period_seconds)
+    early = started + rule.initial_delay_seconds + FIRST_TRY_SECONDS
+    return Try(early, False, at, FIRST_TRY_SECONDS) if eager and early < at else _regular(at, rule)
 
 
 def next_try(last: Try, now: float, rule: ProbeRule, eager: bool) -> Try:

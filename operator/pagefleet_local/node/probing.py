@@ -1,6 +1,7 @@
 """Asking a container: HTTP, TCP or a command. An answer is good or it says why not."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +45,9 @@ async def ask(action: Manifest, asked: Asked, timeout_seconds: float) -> Answer:
             return Answer(True)
     except TimeoutError:
         return Answer(False, f"no answer within {timeout_seconds:g}s")
-    except (OSError, aiohttp.ClientError, StartError, ValueError) as error:
+    except OSError as error:  # of aiohttp's too: it couldn't connect
+        return Answer(False, os.strerror(error.errno) if error.errno else str(error) or type(error).__name__)
+    except (aiohttp.ClientError, StartError, ValueError) as error:
         return Answer(False, str(error) or type(error).__name__)
 
 

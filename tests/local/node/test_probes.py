@@ -74,23 +74,15 @@ def times(rule: ProbeRule, eager: bool, count: int) -> list[tuple[float, bool]]:
 
 def test_a_settled_probe_asks_at_its_period_from_its_delay_on() -> None:
     assert times(ProbeRule(5, 10, 1, 1, 3), eager=False, count=3) == [(5, True), (15, True), (25, True)]
+    assert times(ProbeRule(0, 10, 1, 1, 3), eager=False, count=3) == [(10, True), (20, True), (30, True)]
 
 
 def test_a_probe_that_waits_for_its_first_success_asks_between_its_times_without_counting_failures() -> None:
-    rule = ProbeRule(2, 4, 1, 1, 3)
-    found = times(rule, eager=True, count=10)
-    assert found == [
-        (2.1, False),
-        (2.3, False),
-        (2.7, False),
-        (3.5, False),
-        (4.5, False),
-        (5.5, False),
-        (6, True),
-        (7, False),
-        (8, False),
-        (9, False),
-    ]
+    found = times(ProbeRule(0, 4, 1, 1, 3), eager=True, count=9)
+    early = [(0.1, False), (0.3, False), (0.7, False), (1.5, False), (2.5, False), (3.5, False)]
+    assert found == [*early, (4, True), (5, False), (6, False)]
+    delayed = times(ProbeRule(2, 4, 1, 1, 3), eager=True, count=4)
+    assert delayed == [(2, True), (2.2, False), (2.6, False), (3.4, False)]
 
 
 @given(st.floats(0, 20), st.integers(1, 30), st.booleans())
