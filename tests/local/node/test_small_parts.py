@@ -133,6 +133,11 @@ def test_each_gpu_belongs_to_one_container() -> None:
     assert devices.take(pod("three", "ns", "true")) == {}
 
 
+def test_a_pretended_gpu_is_given_to_nobody_and_refused_to_nobody() -> None:
+    asks = {"resources": {"limits": {"nvidia.com/gpu": "4"}}}
+    assert Devices([]).take(pod("one", "ns", "true", **asks)) == {}
+
+
 RUN = [
     "run",
     "--kubeconfig=/k",
