@@ -4,6 +4,7 @@ What takes long to import is imported where it is used: help must answer at once
 """
 
 import os
+import re
 import sys
 import time
 from enum import StrEnum
@@ -38,12 +39,27 @@ def register(app: typer.Typer) -> None:
     app.command()(crd)
 
 
+def _checked_resources(resources: list[str] | None) -> list[str] | None:
+    for each in resources or []:
+        if not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._-]+=\d+", each):
+            raise typer.BadParameter(f"{each!r} is not NAME=COUNT, such as nvidia.com/gpu=8")
+    return resources
+
+
 def up(
     files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="Manifests to apply.")] = None,
     state: State = None,
     binaries: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where kube-apiserver, etcd and so on are; built if not given."),
+    ] = None,
+    pretend: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COUNT",
+            help="Offer a resource without a device, for models that are only played; kept till given anew.",
+            callback=_checked_resources,
+        ),
     ] = None,
     timeout: Timeout = 900,
 ) -> None:
@@ -53,7 +69,7 @@ def up(
 
     console, began = Console(), time.monotonic()
     folder = _folder(state)
-    applied = _fleet(folder, console).up(files or [], binaries)
+    applied = _fleet(folder, console).up(files or [], binaries, pretend or None)
     cluster = Cluster(folder.kubeconfig)
     for each in applied:
         namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]

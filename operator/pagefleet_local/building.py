@@ -7,7 +7,6 @@ import re
 import select
 import shutil
 import subprocess
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +38,7 @@ def build(cache: Path, recipe: Recipe, report: Callable[[str], None]) -> Path:
     commands that build at once wait for each other.
     """
     folder = cache / "programs" / f"{recipe.module.name}-{_stamp(recipe)}"
-    with locked(folder.with_suffix(".lock")):
+    with locked(folder.with_suffix(".lock"), report):
         missing = {name: package for name, package in recipe.packages.items() if not (folder / name).exists()}
         if missing:
             folder.mkdir(parents=True, exist_ok=True)
@@ -70,13 +69,17 @@ def _check_space(cache: Path, recipe: Recipe) -> None:
 def _compile(
     go: Go, cache: Path, folder: Path, recipe: Recipe, packages: Mapping[str, str], report: Callable[[str], None]
 ) -> None:
-    work = cache / "go-work"
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as fresh:
+    work, fresh = cache / "go-work", folder / ".new"
+    shutil.rmtree(fresh, ignore_errors=True)  # of a build that was killed
+    fresh.mkdir()
+    try:
         flags = ["-trimpath", "-v", "-ldflags", recipe.linker_flags, "-o", f"{fresh}/"]
         command = [str(go.command), "build", *flags, *packages.values()]
         _run(command, recipe.module, _environment(go, work), Progress(", ".join(packages), report))
         for name, package in packages.items():
-            (Path(fresh) / _built_name(package)).replace(folder / name)
+            (fresh / _built_name(package)).replace(folder / name)
+    finally:
+        shutil.rmtree(fresh)
     if not go.is_users:  # gigabytes that nobody asked for; kept until now so that a build that was broken off goes on
         shutil.rmtree(work, ignore_errors=True)
 

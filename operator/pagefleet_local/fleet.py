@@ -41,17 +41,24 @@ class Fleet:
     environment: Mapping[str, str]
     reporter: Reporter
 
-    def up(self, files: Sequence[str], binaries: Path | None = None) -> list[dict[str, Any]]:
-        """Start what doesn't run, apply the files and return the services in them."""
+    def up(
+        self, files: Sequence[str], binaries: Path | None = None, pretended: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Start what doesn't run, apply the files and return the services in them.
+
+        `pretended` are resources (NAME=COUNT) that the node offers without a device; absent, those of the last time.
+        """
         for file in files:
             if not file.startswith(("http://", "https://")) and file != "-" and not Path(file).exists():
                 raise FleetError(f"there is no file {file}; name a manifest, such as examples/quickstart.yaml")
-        with locked(self.folder.lock):
+        with locked(self.folder.lock, self.reporter.doing):
             tools = find_tools(self.cache, self.reporter.doing)
             plane = self._control_plane(find_binaries(binaries, self.environment, self.cache, self.reporter.doing))
             commands = Commands(tools, self.folder.kubeconfig, self.folder.tools)
             with self._step("control plane"):
                 plane.start()
+            if pretended is not None:
+                self.folder.pretend(pretended)
             with self._step("node"):
                 self._start_node(plane, commands)
             with self._step("operator"):
@@ -63,7 +70,7 @@ class Fleet:
 
     def down(self) -> list[str]:
         """Stop everything and return the names of what ran; data, keys and ports stay."""
-        with locked(self.folder.lock):
+        with locked(self.folder.lock, self.reporter.doing):
             processes = Processes(self.folder.path)
             ran = [name for name in (NODE, *PROGRAMS) if processes.find(name)]
             if self.folder.pods.exists():  # pods outlive a node, a killed one too
@@ -85,19 +92,23 @@ class Fleet:
 
     def _start_node(self, plane: ControlPlane, commands: Commands) -> None:
         processes, decisions = Processes(self.folder.path), self.folder.decisions()
-        runs = processes.find(NODE) is not None
-        images = Images()
+        running, images = processes.find(NODE), Images()
         settings = NodeSettings(
             name=decisions.node_name,
             folder=self.folder.pods,
-            port=kept_ports(self.folder.ports, {"logs": not runs})["logs"],
+            port=kept_ports(self.folder.ports, {"logs": running is None})["logs"],
             pod_range=decisions.pod_range,
             cache=self.cache,
+            pretended=decisions.pretended,
             images=(images.engine, images.light),
         )
+        program = node_program(settings, plane)
+        if running and running.command != tuple(program.command):
+            processes.stop(NODE, _NODE_STOP_SECONDS)  # the next one adopts its pods
+            running = None
         self.folder.pods.mkdir(exist_ok=True, mode=0o700)
-        began = datetime.min.replace(tzinfo=UTC) if runs else datetime.now(UTC)
-        processes.start(node_program(settings, plane))
+        began = datetime.min.replace(tzinfo=UTC) if running else datetime.now(UTC)
+        processes.start(program)
         for _ in attempts(_NODE_SECONDS, 0.2):
             if processes.find(NODE) is None:
                 last = processes.tail_of(NODE, 1) or "it wrote nothing"

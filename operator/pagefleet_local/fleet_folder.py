@@ -5,7 +5,8 @@ import random
 import re
 import shutil
 import socket
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pagefleet_local.errors import FleetError
@@ -21,6 +22,8 @@ class Decisions:
 
     network: int
     node_name: str
+    # NAME=COUNT: what the node offers without a device behind it, for models that are only played.
+    pretended: tuple[str, ...] = ()
 
     @property
     def service_range(self) -> str:
@@ -68,15 +71,24 @@ class FleetFolder:
     def decisions(self) -> Decisions:
         """Return what was decided for this fleet, now if it is new."""
         if self.exists:
-            return Decisions(**json.loads(self._decisions.read_text()))
+            found = json.loads(self._decisions.read_text())
+            return Decisions(**found | {"pretended": tuple(found["pretended"])})
         if self.path.exists() and any(self.path.iterdir()):
             raise FleetError(
                 f"{self.path} holds other files; a new fleet needs a folder of its own, name one with --state"
             )
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = Decisions(_free_network(), _node_name(socket.gethostname()))
-        self._decisions.write_text(json.dumps(asdict(made)))
-        return made
+        return self._decide(Decisions(_free_network(), _node_name(socket.gethostname())))
+
+    def pretend(self, resources: Sequence[str]) -> None:
+        """Decide anew what the node offers without a device behind it."""
+        self._decide(replace(self.decisions(), pretended=tuple(resources)))
+
+    def _decide(self, decisions: Decisions) -> Decisions:
+        new = self._decisions.with_suffix(".new")
+        new.write_text(json.dumps(asdict(decisions)))
+        new.replace(self._decisions)
+        return decisions
 
     def purge(self) -> None:
         """Remove everything of the fleet; a folder that holds no fleet is left alone."""

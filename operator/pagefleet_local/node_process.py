@@ -29,6 +29,7 @@ class NodeSettings:
     port: int  # of the logs that the API server fetches, on 127.0.0.1
     pod_range: str  # loopback addresses, one for each pod
     cache: Path  # what pods find at the cache's mount path: models are converted once for all of them
+    pretended: tuple[str, ...]  # NAME=COUNT: extended resources without a device behind them
     images: tuple[str, ...]  # run as processes of this Python environment; any other ends in ImagePullBackOff
 
 
@@ -54,6 +55,7 @@ def node_program(settings: NodeSettings, plane: ControlPlane) -> Program:
     }
     arguments = [f"--{name}={value}" for name, value in flags.items()]
     arguments += [f"--image={image}" for image in settings.images]
+    arguments += [f"--resource={resource}" for resource in settings.pretended]
     environment = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return Program(NODE, [*_COMMAND, "run", *arguments], environment)
 

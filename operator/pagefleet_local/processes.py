@@ -35,6 +35,7 @@ class Running:
     name: str
     pid: int
     born: str
+    command: tuple[str, ...]
 
 
 class Processes:
@@ -50,9 +51,10 @@ class Processes:
     def find(self, name: str) -> Running | None:
         """Return the process of that name if it still runs."""
         try:
-            running = Running(**json.loads((self._run / f"{name}.json").read_text()))
+            found = json.loads((self._run / f"{name}.json").read_text())
         except FileNotFoundError:
             return None
+        running = Running(**found | {"command": tuple(found["command"])})
         return running if _born(running.pid) == running.born else None
 
     def start(self, program: Program) -> Running:
@@ -78,7 +80,7 @@ class Processes:
             )
         except OSError as error:
             raise FleetError(f"{program.command[0]} does not start: {error.strerror}") from error
-        running = Running(program.name, pid, _born(pid))
+        running = Running(program.name, pid, _born(pid), tuple(program.command))
         file = self._run / f"{program.name}.json"
         file.with_suffix(".new").write_text(json.dumps(asdict(running)))
         file.with_suffix(".new").replace(file)

