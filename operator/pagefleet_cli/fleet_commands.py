@@ -64,12 +64,30 @@ def up(
     timeout: Timeout = 900,
 ) -> None:
     """Start the fleet on this machine, apply the files, and wait until their services are ready."""
+    console, folder = Console(), _folder(state)
+    option = "" if state is None else f" --state {state}"
+    try:
+        _bring_up(folder, files or [], binaries, pretend or None, timeout, console)
+    except KeyboardInterrupt:
+        console.done(f"broken off; what was started runs on: `pagefleet down{option}` ends it, `up` goes on")
+        raise typer.Exit(130) from None
+    print(f"  kubectl --kubeconfig {folder.kubeconfig} get inferenceservices --all-namespaces")
+    print(f"  pagefleet down{option}      # stops it all; `pagefleet up{option}` goes on from there")
+
+
+def _bring_up(
+    folder: "FleetFolder",
+    files: list[str],
+    binaries: Path | None,
+    pretend: list[str] | None,
+    timeout: int,
+    console: Console,
+) -> None:
     from pagefleet_cli.cluster import Cluster
     from pagefleet_cli.services import curl, local_url, wait_until_it_answers, wait_until_ready
 
-    console, began = Console(), time.monotonic()
-    folder = _folder(state)
-    applied = _fleet(folder, console).up(files or [], binaries, pretend or None)
+    began = time.monotonic()
+    applied = _fleet(folder, console).up(files, binaries, pretend)
     cluster = Cluster(folder.kubeconfig)
     for each in applied:
         namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
@@ -80,9 +98,6 @@ def up(
         console.done(f"{name} is ready, {time.monotonic() - began:.1f} s after the start")
         if url:
             print(f"{url}\n  {curl(url, service)}", flush=True)
-    option = "" if state is None else f" --state {state}"
-    print(f"  kubectl --kubeconfig {folder.kubeconfig} get inferenceservices --all-namespaces")
-    print(f"  pagefleet down{option}      # stops it all; `pagefleet up{option}` goes on from there")
 
 
 def get(
