@@ -57,7 +57,8 @@ def judge_roll(rollout: Rollout, template_hash: str, deployment: Manifest | None
         return Roll(is_over=True, strategy=asked, holding="", takes_down_first=False)
     # Before the template is applied, a pod that waits is of an older roll.
     scarcity = scarcity_of(fleet) if live_template_hash(deployment) == template_hash else None
-    if asked.max_unavailable == 0 and takes_down_already(deployment):
+    # A Deployment without surge alone may be what an earlier spec asked for.
+    if asked.max_unavailable == 0 and takes_down_already(deployment) and held.text.endswith(_TAKES_DOWN):
         return _taking_down(scarcity, held)
     if scarcity is None:
         return Roll(is_over=False, strategy=asked, holding=_holding(fleet), takes_down_first=False)

@@ -96,6 +96,17 @@ def test_what_replicas_start_with_is_what_the_spec_asks_for() -> None:
     assert json.loads(found["ConfigMap", "chat-live"]["data"]["live.json"])["maxSequences"] == 12
 
 
+def test_settings_are_written_without_their_defaults_so_that_new_ones_roll_nothing() -> None:
+    found = children(spec(SIMULATED))
+    (settings_,) = [child for child in found.values() if child.get("immutable")]
+    assert set(json.loads(settings_["data"]["engine.json"])) == {"model", "kvCache", "scheduling"}
+    assert json.loads(found["ConfigMap", "chat-router"]["data"]["router.json"]).keys() == {
+        "namespace",
+        "servedName",
+        "serviceName",
+    }
+
+
 def test_the_engine_takes_its_own_command_line() -> None:
     arguments = container(spec(EVERYTHING))["args"]
     files = {"--config", "--live", "--serving-operator-key-file", "--serving-api-keys-file", "--model-uri"}

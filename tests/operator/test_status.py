@@ -270,6 +270,14 @@ def test_the_first_status_of_a_service_that_starts_well_waits_for_news() -> None
     assert condition(planned(ready, now=NOW + timedelta(seconds=2)), "Ready")[0] == "True"
 
 
+def test_a_first_status_waits_a_little_for_the_figures_of_a_ready_replica() -> None:
+    world = _made_now(with_pods(pod(), router()))
+    assert planned(world, now=NOW + timedelta(seconds=4)).status is None
+    assert condition(planned(world, now=NOW + timedelta(seconds=5)), "Ready")[0] == "True"
+    unread = _made_now(with_pods(pod(figures_fault="no answer"), router()))
+    assert condition(planned(unread, now=NOW), "Ready")[0] == "True"
+
+
 def test_a_first_status_with_bad_news_or_progress_does_not_wait() -> None:
     stuck = _made_now(with_pods(troubled("ErrImagePull", "no such image")))
     assert condition(planned(stuck, now=NOW), "Ready")[1] == "ErrImagePull"
@@ -314,6 +322,8 @@ def test_a_trouble_makes_one_event_and_its_end_another() -> None:
     assert [(one.type, one.reason) for one in found.announcements] == [("Warning", "CrashLoopBackOff")]
     broken = with_status(broken)
     assert planned(broken).announcements == ()
+    more = planned(replace(broken, pods=(*broken.pods, pod("another", ready=False, template_hash=hashed))))
+    assert more.status is not None and more.announcements == ()
     mended = planned(replace(broken, pods=world.pods))
     assert [(one.type, one.reason) for one in mended.announcements] == [("Normal", "Recovered")]
 
