@@ -61,6 +61,7 @@ class PodWorker:
             await self._live()
             await self._ending.wait()
             await self._lifecycle.stop(self._seconds_left)
+            self._state.give_devices_back()
             await _cancelled(writer)
             await self._status.write()
             await self._remove_from_api()
@@ -72,7 +73,6 @@ class PodWorker:
         state = self._state
         state.tools.objects.let_go(uid_of(state.pod))
         state.tools.addresses.give_back(state.record.address)
-        state.tools.devices.give_back(state.record.devices)
         state.folder.remove()
 
     async def _live(self) -> None:
@@ -88,10 +88,12 @@ class PodWorker:
             await asyncio.wait([life, ending], timeout=self._active_seconds(), return_when=asyncio.FIRST_COMPLETED)
             if life.done():
                 life.result()
+                self._state.give_devices_back()
             elif not ending.done():
                 await _cancelled(life)
                 until = time.monotonic() + grace_seconds(self._state.pod)
                 await self._lifecycle.stop(lambda: until - time.monotonic())
+                self._state.give_devices_back()
                 await self._fail("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
         finally:
             await _cancelled(life, ending)

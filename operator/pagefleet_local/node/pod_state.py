@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pagefleet_local.node.addresses import Addresses
@@ -65,6 +65,13 @@ class PodState:
         self.record = self.record.having(container)
         self.folder.save(self.record)
         self.changed.set()
+
+    def give_devices_back(self) -> None:
+        """The pod's processes have ended for good: the scheduler may promise its GPUs to another as soon as the API
+        shows that."""
+        self.tools.devices.give_back(self.record.devices)
+        self.record = replace(self.record, devices={})
+        self.folder.save(self.record)
 
     def manifest(self, container: str) -> Manifest:
         return next(each for each in all_containers(self.pod) if each["name"] == container)

@@ -86,7 +86,8 @@ def pod_phase(pod: Manifest, record: PodRecord) -> str:
     records = [record.container(c["name"]) for c in containers(pod)]
     if any(isinstance(r.state, Waiting) and r.last is None for r in records):
         return "Pending"
-    if any(isinstance(r.state, Running) for r in records) or restart_policy(pod) == "Always":
+    sidecars = [record.container(c["name"]) for c in init_containers(pod) if is_sidecar(c)]
+    if any(isinstance(r.state, Running) for r in [*records, *sidecars]) or restart_policy(pod) == "Always":
         return "Running"
     if all(_succeeded(r) for r in records):
         return "Succeeded"
@@ -94,7 +95,9 @@ def pod_phase(pod: Manifest, record: PodRecord) -> str:
 
 
 def unfinished_init(pod: Manifest, record: PodRecord) -> list[str]:
-    """Return the init containers that the others still wait for."""
+    """Return the init containers that the others still wait for; none once any of the others has started."""
+    if any(record.container(c["name"]).num_starts for c in containers(pod)):
+        return []
     return [c["name"] for c in init_containers(pod) if not init_done(c, record.container(c["name"]))]
 
 

@@ -88,6 +88,19 @@ def test_init_containers_keep_the_pod_pending_and_may_fail_it(
     assert pod_phase(manifest(inits=("i",), policy=policy), record(**states)) == phase
 
 
+def test_a_pod_is_over_when_its_sidecars_have_ended_too() -> None:
+    made = manifest(sidecars=("s",), policy="Never")
+    assert pod_phase(made, record(s=UP, c=DONE)) == "Running"
+    assert pod_phase(made, record(s=FAILED, c=DONE)) == "Succeeded"
+
+
+def test_a_sidecar_that_restarts_does_not_make_a_running_pod_pending() -> None:
+    made = manifest(sidecars=("s",))
+    assert pod_phase(made, record(s=BACK_OFF, c=UP)) == "Running"
+    assert conditions(made, record(s=BACK_OFF, c=UP))["Initialized"]["status"] == "True"
+    assert pod_phase(made, record(s=BACK_OFF)) == "Pending"
+
+
 def test_a_deleted_pod_ends_by_its_exit_codes() -> None:
     made = manifest("a", "b")
     made["metadata"]["deletionTimestamp"] = "x"
