@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import urllib3
 import yaml
@@ -34,6 +35,8 @@ class Cluster:
             raise FleetError(f"{kubeconfig} is no kubeconfig: {' '.join(str(error).split())}") from error
         # A fleet that is down should be said to be so at once.
         configuration.retries = urllib3.Retry(total=0)
+        if _is_this_machine(str(configuration.host)):
+            configuration.proxy = None  # the environment's can't reach it
         self._api = client.ApiClient(configuration)
         self._server = str(configuration.host)
 
@@ -119,6 +122,11 @@ class Cluster:
 
 class NotFound(FleetError):
     """The API server knows no such object."""
+
+
+def _is_this_machine(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return host == "localhost" or host.startswith("127.")
 
 
 def _services(namespace: str | None, name: str | None) -> str:

@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from pagefleet_cli.cluster import Cluster, NotFound
 from pagefleet_cli.console import Console
@@ -38,9 +39,10 @@ def wait_until_ready(cluster: Cluster, namespace: str, name: str, seconds: float
 def wait_until_it_answers(url: str, seconds: float, console: Console) -> None:
     """Return when the address says that it serves. What stands in the status may be from before the last `down`."""
     said = "no answer yet"
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is this machine's own
     for _ in attempts(seconds, _PAUSE_SECONDS):
         try:
-            with urllib.request.urlopen(f"{url}{PATH_READY}", timeout=5):
+            with direct.open(f"{url}{PATH_READY}", timeout=5):
                 return
         except (OSError, http.client.HTTPException) as error:  # a refusal with a status is an OSError too
             said = str(error)
@@ -78,7 +80,9 @@ def curl(url: str, service: Object) -> str:
     model = spec["model"].get("servedName") or service["metadata"]["name"]
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "What is a poem?"}], "max_tokens": 64})
     key = ' -H "authorization: Bearer $API_KEY"' if spec.get("tenancy", {}).get("apiKeysSecret") else ""
-    return f"curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'"
+    host = urlsplit(url).hostname or ""
+    direct = " --noproxy '*'" if "http" in urllib.request.getproxies() and not urllib.request.proxy_bypass(host) else ""
+    return f"curl{direct} {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'"
 
 
 def logs(

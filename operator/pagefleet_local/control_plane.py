@@ -7,7 +7,6 @@ isn't known here: a caller asks for clients' kubeconfigs and serving pairs by na
 import contextlib
 import ipaddress
 import ssl
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -218,9 +217,13 @@ class ControlPlane:
         """Return when the API server answers 200 there; raise when one of the programs has ended or time is up."""
         context = ssl.create_default_context(cafile=str(self.authority))
         context.load_cert_chain(self.keys / "admin.crt", self.keys / "admin.key")
+        # A proxy of the user's environment cannot reach this machine's own addresses.
+        direct = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
         for _ in attempts(_READY_SECONDS):
-            with contextlib.suppress(urllib.error.URLError, OSError):
-                urllib.request.urlopen(f"{self.url}{path}", timeout=5, context=context).close()
+            with contextlib.suppress(OSError):
+                direct.open(f"{self.url}{path}", timeout=5).close()
                 return
             if ended := [name for name in programs if not self.processes.find(name)]:
                 raise FleetError(self._epitaph(ended[0]))

@@ -98,6 +98,18 @@ def test_up_ends_with_a_url_that_answers_and_with_what_to_type_next(machine: Mac
     assert f"pagefleet down --state {machine.state}" in down
 
 
+def test_a_proxy_of_the_environment_does_not_stand_in_the_way(
+    machine: Machine, manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
+    curl = machine.up(manifest).splitlines()[1]
+    asked = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(asked.stdout)["choices"]
+    assert machine.run("get").stdout.startswith("NAME")
+
+
 def test_logs_come_from_engine_and_router(machine: Machine, manifest: Path) -> None:
     machine.up(manifest)
     for component in ("engine", "router"):
