@@ -4,6 +4,7 @@ import re
 from decimal import Decimal
 
 _QUANTITY = re.compile(r"([+-]?[0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]+)|([numkMGTPE]i?|Ki)?)?")
+_EXPONENT_DIGITS = 4  # with its sign; Kubernetes refuses what is larger
 _SUFFIXES = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),
@@ -31,7 +32,7 @@ def quantity_value(quantity: str | int | float) -> Decimal | None:
         return None
     number, exponent, suffix = match.groups()
     if exponent is not None:
-        return Decimal(number).scaleb(int(exponent))
+        return Decimal(number).scaleb(int(exponent)) if len(exponent) <= _EXPONENT_DIGITS else None
     factor = _SUFFIXES.get(suffix or "")
     return None if factor is None else Decimal(number) * factor
 

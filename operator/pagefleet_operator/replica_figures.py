@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pagefleet_contract.capacity import sequences_in
+from pagefleet_contract.engine import Section
 from pagefleet_contract.inferenceservice import InferenceServiceSpec
 from pagefleet_contract.service_settings import effective_routing
 from pagefleet_contract.status import Effective, KVStatus
@@ -15,7 +16,11 @@ _NOTE_CHARACTERS = 2048
 
 
 def effective(
-    spec: InferenceServiceSpec, generation: Generation, pods: tuple[Pod, ...], old: Mapping[str, Any]
+    spec: InferenceServiceSpec,
+    generation: Generation,
+    pods: tuple[Pod, ...],
+    further_notes: tuple[str, ...],
+    old: Mapping[str, Any],
 ) -> Effective:
     """Return what is in force. `pods` are the ready ones of this generation, `old` is what the status said.
 
@@ -23,7 +28,7 @@ def effective(
     """
     config, figures = generation.config, _first(pods)
     if figures is None and pods and old.get("image") == generation.image:
-        return Effective.model_validate({**old, "routingMode": effective_routing(spec)})
+        return known_effective({**old, "routingMode": effective_routing(spec)})
     kv_dtype = config.kv_cache.dtype
     return Effective(
         max_length=config.model.max_length if figures is None else figures.max_length_tokens,
@@ -33,7 +38,7 @@ def effective(
         swap_mode=config.kv_cache.swap.mode,
         routing_mode=effective_routing(spec),
         image=generation.image,
-        notes=_notes(generation.notes + (() if figures is None else figures.notes)),
+        notes=_notes(further_notes + generation.notes + (() if figures is None else figures.notes)),
     )
 
 
@@ -48,7 +53,9 @@ def kv_status(pods: tuple[Pod, ...], old: Mapping[str, Any]) -> KVStatus | None:
     figures = _first(pods)
     if figures is None:
         sizes = {name: value for name, value in old.items() if name not in ("usedPercent", "unreadReplicas")}
-        return KVStatus.model_validate({**sizes, "unreadReplicas": unread}) if sizes or unread else None
+        return (
+            KVStatus.model_validate(_known(KVStatus, {**sizes, "unreadReplicas": unread})) if sizes or unread else None
+        )
     blocks, block_size, length = figures.num_blocks, figures.block_size, figures.max_length_tokens
     per_block = figures.bytes_per_block
     return KVStatus(
@@ -59,6 +66,16 @@ def kv_status(pods: tuple[Pod, ...], old: Mapping[str, Any]) -> KVStatus | None:
         used_percent=_used_percent(pods),
         unread_replicas=unread,
     )
+
+
+def known_effective(old: Mapping[str, Any]) -> Effective:
+    """Return what a written status said is in force; what another version of the operator wrote is left out."""
+    return Effective.model_validate(_known(Effective, old))
+
+
+def _known(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
+    names = {info.alias for info in section.model_fields.values()}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def missing_apis(*, pod_monitor_wanted: bool, pod_monitor_there: bool) -> tuple[str, ...]:

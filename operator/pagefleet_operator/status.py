@@ -12,6 +12,7 @@ from pagefleet_operator.manifests.metadata import Owner, without_absent
 from pagefleet_operator.observed import Manifest
 
 _MESSAGE_CHARACTERS = 4096
+_HOLDING_CHARACTERS = 2048  # what the schema takes
 _USED_PERCENT_STEP = 5
 
 
@@ -84,7 +85,7 @@ def timestamp(now: datetime) -> str:
 
 
 def _rollout(holding: str, old: Manifest, now: datetime) -> RolloutStatus:
-    was = old.get("rollout") or {}
+    was, holding = old.get("rollout") or {}, holding[:_HOLDING_CHARACTERS]
     if not holding:
         return RolloutStatus()
     since = was.get("since") if was.get("holding") == holding else None

@@ -7,7 +7,6 @@ from typing import Any
 
 from pagefleet_contract.names import CONDITION_MODEL_FITS, CONDITION_READY
 from pagefleet_contract.settings import OperatorSettings
-from pagefleet_contract.status import Effective
 from pagefleet_operator.conditions import (
     REASON_LOADING,
     REASON_PENDING,
@@ -22,7 +21,7 @@ from pagefleet_operator.fleet import Fleet
 from pagefleet_operator.generation import Generation
 from pagefleet_operator.manifests.metadata import Owner
 from pagefleet_operator.observed import Manifest, Observed
-from pagefleet_operator.replica_figures import effective, kv_status, missing_apis
+from pagefleet_operator.replica_figures import effective, known_effective, kv_status, missing_apis
 from pagefleet_operator.status import Facts, conditions_by_type, status_document, worth_writing
 
 # A service that starts well has one write, when it is ready. One that takes longer says so after this time, and sooner
@@ -47,15 +46,15 @@ def plan_status(
     """Return the status of a spec that can be read."""
     old = observed.service.status
     verdicts, ready = judge(view), view.fleet.current_ready
-    in_force = effective(view.spec, generation, ready, old.get("effective") or {})
     missing = missing_apis(
         pod_monitor_wanted=settings.pod_monitors == "Enabled", pod_monitor_there=observed.apis.pod_monitors
     )
+    in_force = effective(view.spec, generation, ready, missing, old.get("effective") or {})
     facts = Facts(
         **_counts(observed, view.fleet),
         verdicts=verdicts,
         model=generation.config.model.served_name,
-        effective=in_force.model_copy(update={"notes": [*in_force.notes, *missing]}),
+        effective=in_force,
         kv=kv_status(ready, old.get("kv") or {}),
         holding=view.roll.holding,
     )
@@ -72,7 +71,7 @@ def plan_invalid_status(observed: Observed, fleet: Fleet, settings: OperatorSett
         **_counts(observed, fleet),
         verdicts=judge_invalid(service.refusal, len(fleet.ready)),
         model=old.get("model"),
-        effective=None if in_force is None else Effective.model_validate(in_force),
+        effective=None if in_force is None else known_effective(in_force),
         kv=kv_status(fleet.current_ready, old.get("kv") or {}),
         holding="",
     )

@@ -157,6 +157,17 @@ def serving(
     return with_status(observed(wanted, children, pods, model), chosen)
 
 
+def with_pods(*pods: Pod, replicas: int = 1, **fields: Any) -> Observed:
+    """Return a service whose children are there, made long ago, with these pods; those without a hash are current."""
+    wanted = spec(replicas=replicas, **fields)
+    children = all_live(applied(planned(observed(wanted))))
+    hashed = template_hash(children)
+    current = tuple(
+        one if one.template_hash or one.component == "router" else replace(one, template_hash=hashed) for one in pods
+    )
+    return observed(wanted, children, current)
+
+
 def with_status(world: Observed, chosen: OperatorSettings | None = None, now: datetime = NOW) -> Observed:
     """Return the world after its status was written."""
     status = planned(world, chosen, now).status

@@ -64,6 +64,7 @@ def test_what_the_api_server_adds_or_spells_otherwise_is_no_difference(desired: 
         ),
         ({"strategy": {"type": "x"}}, {"strategy": "x"}, "strategy is x, not {'type': 'x'}"),
         ({"args": ["a"]}, {"args": "a"}, "args is a, not ['a']"),
+        ({"limits": {"cpu": "1e99999999999"}}, {"limits": {"cpu": "1"}}, "limits.cpu is 1, not 1e99999999999"),
         ({"value": "a"}, {"value": {"b": "c"}}, "value is {'b': 'c'}, not a"),
         ({"data": {"f": "x" * 100}}, {"data": {"f": "y"}}, f"data.f is y, not {'x' * 77}…"),
     ],
