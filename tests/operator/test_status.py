@@ -84,6 +84,13 @@ def test_b08_nothing_serves_and_the_conditions_name_why(reason: str, message: st
         assert message in told and "chat-engine-a" in told
 
 
+def test_of_several_troubles_the_oldest_replicas_is_told_in_whatever_order_they_come() -> None:
+    old = troubled("ErrImagePull", "gone", "z", created_seconds=1.0)
+    new = troubled("OOMKilled", "too much", "a", created_seconds=2.0)
+    for pods in ((old, new), (new, old)):
+        assert condition(planned(with_pods(*pods, replicas=2)), "Ready")[2] == "z: gone"
+
+
 def test_b08_available_is_false_as_soon_as_the_last_replica_is_gone_and_true_again_without_an_edit() -> None:
     world = serving()
     gone = replace(world, pods=(router(),))
