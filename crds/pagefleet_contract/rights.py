@@ -10,6 +10,8 @@ from pagefleet_contract.names import GROUP, PLURAL
 Place = Literal["watched", "own"]
 
 _CHILD_VERBS = ("create", "delete", "get", "list", "patch", "watch")
+# Of children that every service has for as long as it lives: the garbage collector takes them away.
+_LASTING_CHILD_VERBS = ("create", "get", "list", "patch", "watch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +27,19 @@ class Right:
 
 
 OPERATOR_RIGHTS = (
-    Right(GROUP, (PLURAL,), ("get", "list", "watch")),
+    Right(GROUP, (PLURAL,), ("list", "watch")),
     Right(GROUP, (f"{PLURAL}/status",), ("patch",)),
     # Asked for by clusters that guard owner references (OwnerReferencesPermissionEnforcement).
     Right(GROUP, (f"{PLURAL}/finalizers",), ("update",)),
     Right("apps", ("deployments",), _CHILD_VERBS),
-    Right("", ("configmaps", "services"), _CHILD_VERBS),
-    Right("policy", ("poddisruptionbudgets",), _CHILD_VERBS),
+    Right("", ("configmaps",), _CHILD_VERBS),
+    Right("", ("services",), _LASTING_CHILD_VERBS),
+    Right("policy", ("poddisruptionbudgets",), _LASTING_CHILD_VERBS),
     Right("networking.k8s.io", ("networkpolicies",), _CHILD_VERBS),
-    Right("", ("pods",), ("get", "list", "patch", "watch")),
-    Right("", ("events",), ("create", "get", "list", "patch")),
+    Right("", ("pods",), ("list", "patch", "watch")),
+    Right("", ("events",), ("create", "list")),
     Right("monitoring.coreos.com", ("podmonitors",), ("create", "delete", "get", "patch"), optional=True),
-    Right("coordination.k8s.io", ("leases",), ("get", "list", "patch", "watch"), place="own", named=True),
+    Right("coordination.k8s.io", ("leases",), ("get", "patch", "watch"), place="own", named=True),
 )
 
 # Where scope is Cluster the chart doesn't know the namespaces, so each service's router gets its account from the

@@ -10,7 +10,7 @@ from typing import Any
 from pagefleet_contract.names import API_VERSION, FIELD_MANAGER, KIND
 from pagefleet_operator.actions import Announcement
 from pagefleet_operator.cache import ServiceKey
-from pagefleet_operator.cluster_api import MERGE, ClusterApi
+from pagefleet_operator.cluster_api import ClusterApi
 from pagefleet_operator.faults import Fault, LeavingFault
 from pagefleet_operator.kinds import EVENT
 from pagefleet_operator.leadership import Fence
@@ -40,25 +40,14 @@ class Announcer:
         self._remember(name, now)
         self._fence.check()
         event = _event(key, name, announcement, datetime.now(UTC))
-        path = EVENT.path(key.namespace)
-        query = {"fieldManager": FIELD_MANAGER}
         try:
-            try:
-                await self._api.request("POST", path, query, event)
-            except Fault as fault:
-                if fault.reason != "AlreadyExists":
-                    raise
-                await self._count_up(key, name, event)
+            await self._api.request("POST", EVENT.path(key.namespace), {"fieldManager": FIELD_MANAGER}, event)
         except LeavingFault:
             return
         except Fault as fault:
-            logger.warning("the event wasn't written: %s", fault.message)
-
-    async def _count_up(self, key: ServiceKey, name: str, event: Mapping[str, Any]) -> None:
-        path = EVENT.path(key.namespace, name)
-        known = await self._api.get(path)
-        patch = {"count": (known.get("count") or 1) + 1, "lastTimestamp": event["lastTimestamp"]}
-        await self._api.request("PATCH", path, body=patch, content_type=MERGE)
+            # The one of this name was written before this process began; it still stands.
+            if fault.reason != "AlreadyExists":
+                logger.warning("the event wasn't written: %s", fault.message)
 
     def _remember(self, name: str, now: float) -> None:
         if len(self._said) >= _MAX_REMEMBERED:

@@ -87,6 +87,14 @@ class Cluster:
         assert made.status is not None
         return str(made.status.token)
 
+    def bind(self, namespace: str, pod: str, node: str) -> None:
+        """Put a pod on a node, as the scheduler does."""
+        self._of("Pod", "v1").binding.create(
+            name=pod,
+            namespace=namespace,
+            body={"metadata": {"name": pod}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}},
+        )
+
     def evict(self, namespace: str, pod: str) -> None:
         body = client.V1Eviction(metadata=client.V1ObjectMeta(name=pod, namespace=namespace))
         self._core.create_namespaced_pod_eviction(pod, namespace, body)

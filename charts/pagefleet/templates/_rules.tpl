@@ -5,7 +5,6 @@
   resources:
   - inferenceservices
   verbs:
-  - get
   - list
   - watch
 - apiGroups:
@@ -35,10 +34,19 @@
   - ''
   resources:
   - configmaps
-  - services
   verbs:
   - create
   - delete
+  - get
+  - list
+  - patch
+  - watch
+- apiGroups:
+  - ''
+  resources:
+  - services
+  verbs:
+  - create
   - get
   - list
   - patch
@@ -49,7 +57,6 @@
   - poddisruptionbudgets
   verbs:
   - create
-  - delete
   - get
   - list
   - patch
@@ -70,7 +77,6 @@
   resources:
   - pods
   verbs:
-  - get
   - list
   - patch
   - watch
@@ -80,9 +86,7 @@
   - events
   verbs:
   - create
-  - get
   - list
-  - patch
 {{- if eq .settings.podMonitors "Enabled" }}
 - apiGroups:
   - monitoring.coreos.com
@@ -102,7 +106,6 @@
   - leases
   verbs:
   - get
-  - list
   - patch
   - watch
   resourceNames:
