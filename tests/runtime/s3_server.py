@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -75,10 +76,12 @@ def s3_server() -> Iterator[S3Server]:
 
 @dataclass
 class CuttingProxy:
-    """Passes connections on to the server; of each answer listed in `cuts` only so many bytes."""
+    """Passes connections on to the server; of each answer listed in `cuts` only so many bytes, or fewer where it
+    `resets` the connection then."""
 
     target: str
     cuts: list[int | None] = field(default_factory=list)
+    resets: bool = False
     num_connections: int = 0
 
     @contextmanager
@@ -107,3 +110,5 @@ class CuttingProxy:
                     return
                 client.sendall(chunk)
                 most = None if most is None else most - len(chunk)
+            if self.resets:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

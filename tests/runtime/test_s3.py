@@ -110,8 +110,9 @@ def test_a_long_listing_is_read_page_by_page(server: S3Server) -> None:
     assert len(list(bucket.objects("m/"))) == 3 * PAGE_KEYS + 1
 
 
-def test_a_connection_that_breaks_is_taken_up_where_it_ended(server: S3Server, tmp_path: Path) -> None:
-    proxy = CuttingProxy(server.url, cuts=[None, 2**20, 2**20, 0, 2**20])
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_connection_that_breaks_is_taken_up_where_it_ended(server: S3Server, tmp_path: Path, resets: bool) -> None:
+    proxy = CuttingProxy(server.url, [None, 2**20, 2**20, 0, 2**20], resets)
     server.make_bucket("single", {"model.safetensors": WEIGHTS})
     with proxy.running() as url:
         folder = download("single", tmp_path, url)

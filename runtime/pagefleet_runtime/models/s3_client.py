@@ -100,7 +100,7 @@ class Bucket:
         """
         fruitless = 0
         while offset < wanted.size_bytes:
-            before = offset
+            before, reason = offset, "the answer ended"
             headers = {"range": f"bytes={offset}-", "if-match": wanted.etag}
             try:
                 with self._get(f"/{wanted.key}", {}, headers) as response:
@@ -110,12 +110,14 @@ class Bucket:
                         offset += len(chunk)
                         yield chunk
             except (OSError, HTTPException) as error:
-                fruitless = 0 if offset > before else fruitless + 1
-                if fruitless > len(_PAUSES_SECONDS):
-                    raise S3Failure(f"reading {wanted.key} broke off at byte {offset}: {error}") from error
-            else:
-                if offset == before:
-                    raise S3Failure(f"{wanted.key} has {wanted.size_bytes} bytes, but it ends at byte {offset}")
+                reason = str(error)
+            if offset > before:
+                fruitless = 0
+                continue
+            if fruitless == len(_PAUSES_SECONDS):
+                raise S3Failure(f"{wanted.key} broke off at byte {offset} of {wanted.size_bytes}: {reason}")
+            self._sleep(_PAUSES_SECONDS[fruitless])
+            fruitless += 1
 
     def _get(self, path: str, query: Mapping[str, str], headers: Mapping[str, str]) -> HTTPResponse:
         for pause in (*_PAUSES_SECONDS, None):
