@@ -105,7 +105,8 @@ def test_an_edit_that_needs_it_rolls_and_loses_no_stream(fleet: Fleet, namespace
         found = fleet.cluster.wait_for("the roll's end", KIND, namespace, "chat", _rolled, seconds=120)
     assert not tally.faults
     assert tally.good
-    assert not before & {pod["metadata"]["uid"] for pod in fleet.cluster.pods(namespace, "chat")}
+    # The last of them may still be on its way out: it has finished what it was asked.
+    fleet.cluster.wait("new pods alone", "Pod", namespace, lambda pods: not before & {pod["metadata"]["uid"] for pod in pods}, selector=f"{LABEL_SERVICE}=chat")  # fmt: skip  # noqa: E501
     fleet.cluster.wait_for("600 blocks", KIND, namespace, "chat", lambda now: now is not None and now["status"]["kv"]["blocks"] == 600)  # fmt: skip  # noqa: E501
     assert found["metadata"]["generation"] == 2
 
