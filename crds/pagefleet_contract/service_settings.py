@@ -14,7 +14,6 @@ from pagefleet_contract.engine import (
 from pagefleet_contract.inferenceservice import InferenceServiceSpec
 from pagefleet_contract.names import MOUNT_MODEL
 
-_SIMULATED = "simulated://"
 _CLAIM = "pvc://"
 
 
@@ -24,10 +23,6 @@ class ServiceSettings:
 
     config: EngineConfig
     notes: tuple[str, ...]
-
-
-def is_simulated(uri: str) -> bool:
-    return uri.startswith(_SIMULATED)
 
 
 def claim_of(uri: str) -> tuple[str, str] | None:

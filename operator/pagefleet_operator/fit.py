@@ -17,7 +17,7 @@ from pagefleet_contract.capacity import (
 )
 from pagefleet_contract.engine import EngineConfig, quantity_bytes
 from pagefleet_contract.inferenceservice import InferenceServiceSpec
-from pagefleet_contract.service_settings import is_simulated
+from pagefleet_contract.known_models import is_simulated
 from pagefleet_operator.manifests.resources import CPU
 from pagefleet_operator.observed import ModelFacts
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagefleet_contract.inferenceservice import InferenceServiceSpec
+from pagefleet_contract.known_models import is_simulated
 from pagefleet_contract.names import (
     ANNOTATION_TEMPLATE_HASH,
     COMPONENT_ENGINE,
@@ -19,7 +20,7 @@ from pagefleet_contract.names import (
     MOUNT_MODEL,
     MOUNT_TMP,
 )
-from pagefleet_contract.service_settings import claim_of, is_simulated, uri_in_pod
+from pagefleet_contract.service_settings import claim_of, uri_in_pod
 from pagefleet_contract.settings import Images
 from pagefleet_operator.manifests.metadata import Manifest, Owner, content_hash, labels, without_absent
 from pagefleet_operator.manifests.pod import (

@@ -1,7 +1,7 @@
 """What an engine container asks for: the accelerator, and what the user says beside it."""
 
 from pagefleet_contract.inferenceservice import InferenceServiceSpec
-from pagefleet_contract.service_settings import is_simulated
+from pagefleet_contract.known_models import is_simulated
 from pagefleet_operator.manifests.metadata import Manifest
 
 CPU = "cpu"
