@@ -26,18 +26,19 @@ class Commands:
     def install_chart(self, chart: Path, values: Mapping[str, Any], timeout_seconds: int) -> None:
         """Install the chart or bring it up to date, and return when its pods are ready."""
         # What a command that was broken off left would refuse every later one.
-        pending = "owner=helm,status in (pending-install,pending-upgrade,pending-rollback)"
+        pending = f"owner=helm,name={RELEASE},status in (pending-install,pending-upgrade,pending-rollback)"
         self.kubectl(
             "delete", "secret", f"--namespace={OPERATOR_NAMESPACE}", "--ignore-not-found", f"--selector={pending}"
         )
         file = self.folder / "values.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
-        self.helm(
-            *("upgrade", "--install", RELEASE, str(chart)),
-            *(f"--namespace={OPERATOR_NAMESPACE}", "--create-namespace", f"--values={file}"),
-            *("--wait", f"--timeout={timeout_seconds}s"),
-        )
+        named = (f"--namespace={OPERATOR_NAMESPACE}", "--create-namespace", f"--values={file}")
+        try:
+            self.helm("upgrade", "--install", RELEASE, str(chart), *named, "--wait", f"--timeout={timeout_seconds}s")
+        except FleetError as error:
+            logs = f"kubectl --kubeconfig {self.kubeconfig} logs --namespace {OPERATOR_NAMESPACE} deployment/{RELEASE}"
+            raise FleetError(f"{error}; if the operator doesn't become ready, `{logs}` says why") from error
 
     def apply(self, files: Sequence[str]) -> list[dict[str, Any]]:
         """Apply the files as `kubectl apply --server-side` does, and return the objects as the cluster holds them."""
@@ -69,14 +70,18 @@ class Commands:
             "HELM_CONFIG_HOME": str(self.folder / "helm"),
             "HELM_DATA_HOME": str(self.folder / "helm"),
         }
-        done = subprocess.run(
-            [self.tools[program], *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-            timeout=_TIMEOUT_SECONDS,
-        )
+        try:
+            done = subprocess.run(
+                [self.tools[program], *arguments],
+                capture_output=True,
+                text=True,
+                check=False,
+                env=environment,
+                timeout=_TIMEOUT_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            said = f"`{program} {' '.join(arguments)}` has not ended after {_TIMEOUT_SECONDS} s"
+            raise FleetError(f"{said}; is the fleet's control plane well? `pagefleet up` looks after it") from error
         if done.returncode != 0:
             raise FleetError(_one_line(program, done.stderr or done.stdout))
         return done.stdout
