@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 from pagefleet_local.node.admission import REASON, refusal
@@ -11,6 +12,7 @@ from pagefleet_local.node.lifecycle import Lifecycle
 from pagefleet_local.node.pod_state import PodState
 from pagefleet_local.node.pods import (
     Manifest,
+    all_containers,
     grace_seconds,
     is_finished,
     is_terminating,
@@ -18,6 +20,7 @@ from pagefleet_local.node.pods import (
     namespace_of,
     uid_of,
 )
+from pagefleet_local.node.records import Waiting
 from pagefleet_local.node.status import Failure
 from pagefleet_local.node.status_writer import StatusWriter
 
@@ -26,12 +29,12 @@ _log = logging.getLogger(__name__)
 
 
 class PodWorker:
-    """`update` and `gone` tell it what the API server says of the pod; `run` does the rest. `refused` is why the pod
-    can't run here, beside what its manifest says already."""
+    """`update` and `gone` tell it what the API server says of the pod; `run` does the rest. `refused` is why the node
+    has no room for the pod, whatever its manifest says."""
 
     def __init__(self, state: PodState, refused: str | None) -> None:
         self._state = state
-        self._refused = refused or refusal(state.pod)
+        self._refused = refused
         self._lifecycle = Lifecycle(state)
         self._status = StatusWriter(state, lambda: self._lifecycle.volumes_ready)
         self._ending = asyncio.Event()
@@ -82,6 +85,10 @@ class PodWorker:
         if self._refused:
             await self._fail(REASON, f"Pod was rejected: {self._refused}")
             return
+        unrunnable = refusal(self._state.pod)
+        if unrunnable:
+            await self._hold(unrunnable)
+            return
         life = asyncio.create_task(self._lifecycle.live())
         ending = asyncio.create_task(self._ending.wait())
         try:
@@ -106,6 +113,13 @@ class PodWorker:
         self._status.failure = Failure(reason, message)
         self._state.changed.set()
         await self._state.post(reason, message, warning=True)
+
+    async def _hold(self, message: str) -> None:
+        """Let the pod wait for somebody to change it. As Failed it would be replaced by its equal, without end."""
+        for container in all_containers(self._state.pod):
+            record = self._state.record.container(container["name"])
+            self._state.save(replace(record, state=Waiting(REASON, message)))
+        await self._state.post(REASON, message, warning=True)
 
     def _end_within(self, seconds: float) -> None:
         self._end_by = min(self._end_by, time.monotonic() + seconds)
