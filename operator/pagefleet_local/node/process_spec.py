@@ -86,7 +86,7 @@ def process_spec(container: Manifest, pod: Manifest, grounds: Grounds, sources: 
     words = [*container["command"], *(container.get("args") or ())]
     return ProcessSpec(
         argv=tuple(here(expand(word, declared)) for word in words),
-        environment=own | {name: here(value) for name, value in declared.items()} | fixed,
+        environment=own | {name: here(value) for name, value in declared.items()},
         folder=here(container.get("workingDir") or "") or str(grounds.home),
     )
 

@@ -53,6 +53,13 @@ def test_a_target_may_be_the_name_of_a_port_and_each_pod_has_its_own() -> None:
     assert table[CHAT] == (Backend("127.1.0.1", 8080), Backend("127.1.0.2", 9090))
 
 
+def test_a_service_of_another_namespace_takes_its_own_pods() -> None:
+    other = front()
+    other["metadata"]["namespace"] = "elsewhere"
+    table = forwarding_table([other], [replica("127.1.0.1"), replica("127.1.0.2", namespace="elsewhere")])
+    assert list(table.values()) == [(Backend("127.1.0.2", 8000),)]
+
+
 @pytest.mark.parametrize(
     "changed",
     [

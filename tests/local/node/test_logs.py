@@ -69,6 +69,8 @@ def test_a_limit_of_bytes_counts_what_is_shown(tmp_path: Path) -> None:
     assert shown(log, LogQuery(limit_bytes=5)) == b"abc\nd"
     assert shown(log, LogQuery(limit_bytes=5, timestamps=True)) == b"1970-"
     assert shown(log, LogQuery(limit_bytes=0)) == b""
+    long = written(tmp_path, b"x" * 200_000)
+    assert len(shown(long, LogQuery(limit_bytes=150_000))) == 150_000
 
 
 def test_following_shows_what_comes_and_ends_when_the_container_has_ended(tmp_path: Path) -> None:

@@ -192,11 +192,16 @@ def started(program: str, state: Path) -> subprocess.Popen[bytes]:
 
 def test_stopping_ends_everything_within_the_grace_and_notes_why(tmp_path: Path) -> None:
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
-    with started(SLEEP, tmp_path) as polite, started(deaf, tmp_path) as rude, started(SLEEP, tmp_path) as stray:
+    drains = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.1), sys.exit(5))); "
+    with (
+        started(drains + SLEEP, tmp_path) as polite,
+        started(deaf, tmp_path) as rude,
+        started(SLEEP, tmp_path) as stray,
+    ):
         folder = pod_folder(tmp_path, "ns", "p", "u")
         folder.save(record_of(polite, rude))
-        assert end_all(tmp_path, grace_seconds=0.5) == 2
-        assert [process.wait(5) for process in (polite, rude, stray)] == [-15, -9, -9]
+        assert end_all(tmp_path, grace_seconds=1) == 2
+        assert [process.wait(5) for process in (polite, rude, stray)] == [5, -9, -9]
     record = folder.load()
     assert record
     states = [container.state for container in record.containers.values()]

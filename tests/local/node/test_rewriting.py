@@ -33,6 +33,9 @@ FOLDERS = {
         ("http://host:8000/pagefleet/live", "http://host:8000/pagefleet/live"),
         ("http://host/pagefleet/live", "http://host/pagefleet/live"),
         ("/pagefleet/v1/state", "/pagefleet/v1/state"),
+        ("http:///pagefleet/live", "http:///pagefleet/live"),
+        ("./pagefleet/model", "./pagefleet/model"),
+        ("../pagefleet/model", "../pagefleet/model"),
     ],
 )
 def test_a_mount_path_is_replaced_where_it_is_the_whole_path_so_far(text: str, expected: str) -> None:

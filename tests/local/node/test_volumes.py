@@ -1,6 +1,7 @@
 """What volumes hold, and how their folders change."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,26 @@ def test_a_reader_never_sees_files_of_two_states(tmp_path: Path) -> None:
     write_files(tmp_path, {"a": File(b"2", 0o644), "b": File(b"2", 0o644)})
     assert os.readlink(tmp_path / "..data") != held
     assert os.readlink(tmp_path / "a") == "..data/a"
+
+
+def test_the_link_to_the_present_state_is_never_missing(tmp_path: Path) -> None:
+    write_files(tmp_path, {"a": File(b"0", 0o644)})
+    missing, done = list[OSError](), threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            try:
+                os.readlink(tmp_path / "..data")
+            except OSError as error:
+                missing.append(error)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for number in range(300):
+        write_files(tmp_path, {"a": File(str(number).encode(), 0o644)})
+    done.set()
+    thread.join()
+    assert missing == []
 
 
 def test_modes_are_kept_and_a_change_of_mode_is_a_change(tmp_path: Path) -> None:
