@@ -149,6 +149,12 @@ class Applier:
         if owner == key.uid:
             return found
         what = f"{found.get('kind')} {found['metadata']['name']}"
+        other = None if owner is None else self._cache.owner_of(owner)
+        if other is not None and other.uid == owner:
+            # Names that are cut can be met by another service's whole one.
+            raise RefusedFault(
+                "NameTaken", f"{what} belongs to the InferenceService {other.name}; give this service another name"
+            )
         if owner is not None:
             raise TemporaryFault(
                 "NameStillTaken", f"{what} belongs to an InferenceService that was deleted; it is going"

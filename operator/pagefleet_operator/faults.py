@@ -42,6 +42,8 @@ class NotLeading(Exception):
 
 
 _TEMPORARY_STATUS = (401, 408, 409, 410, 425, 429)
+# Server-side apply answers 500 to a manifest with unknown or mistyped fields.
+_NOT_OF_THE_SCHEMA = "failed to create typed patch object"
 
 
 def fault_of(status: int, body: Mapping[str, Any], what: str, retry_after: str | None = None) -> Fault:
@@ -52,6 +54,8 @@ def fault_of(status: int, body: Mapping[str, Any], what: str, retry_after: str |
         return LeavingFault("NamespaceTerminating", message)
     if status == 404:
         return AbsentFault("NotFound", message)
+    if status == 500 and str(body.get("message") or "").startswith(_NOT_OF_THE_SCHEMA):
+        return RefusedFault("Invalid", message)
     if status in _TEMPORARY_STATUS or status >= 500:
         return TemporaryFault(reason, message, _seconds(retry_after))
     return RefusedFault(reason, message)

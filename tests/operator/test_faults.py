@@ -24,6 +24,7 @@ _TERMINATING = {"reason": "Forbidden", "details": {"causes": [{"reason": "Namesp
         (422, {"reason": "Invalid"}, RefusedFault),
         (429, {"reason": "TooManyRequests"}, TemporaryFault),
         (500, {"reason": "InternalError"}, TemporaryFault),
+        (500, {"message": "failed to create typed patch object (x): .spec.y: field not declared"}, RefusedFault),
         (503, {}, TemporaryFault),
         (504, {"reason": "Timeout"}, TemporaryFault),
     ],

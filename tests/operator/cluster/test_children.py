@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pagefleet_contract.names import KIND, LABEL_MANAGED_BY
+from pagefleet_contract.names import KIND, LABEL_MANAGED_BY, child_name
 from tests.e2e.cluster import Object, holds
 from tests.e2e.services import service
 from tests.operator.cluster.bed import Bed, Operator, holds_for, wait_until
@@ -178,6 +178,26 @@ def test_what_bears_a_childs_name_and_is_not_ours_is_left_alone(bed: Bed, operat
         "chat",
         lambda found: found is not None and not holds(found, "Progressing", "False", "NameTaken"),
     )
+
+
+def test_a_name_that_meets_another_services_cut_one_is_told_whose_it_is(bed: Bed, operator: Operator) -> None:
+    long = "b" * 63
+    bed.cluster.create(service(bed.namespace, long))
+    short = child_name(long, "engine").removesuffix("-engine")
+    engine = f"{short}-engine"
+    bed.cluster.wait_for("its engine", "Deployment", bed.namespace, engine, lambda found: found is not None)
+    bed.cluster.create(service(bed.namespace, short))
+    told = bed.cluster.wait_for(
+        "the name is taken",
+        KIND,
+        bed.namespace,
+        short,
+        lambda found: holds(found, "Progressing", "False", "NameTaken"),
+    )
+    (message,) = {c["message"] for c in told["status"]["conditions"] if c["type"] == "Progressing"}
+    assert f"belongs to the InferenceService {long}" in message
+    live = bed.cluster.get("Deployment", bed.namespace, engine)
+    assert live is not None and [owner["name"] for owner in live["metadata"]["ownerReferences"]] == [long]
 
 
 def test_a_refused_service_says_why_once_and_delays_no_other(bed: Bed, operator: Operator) -> None:
