@@ -95,6 +95,8 @@ class Builder:
         for old in self.folder.glob(f"{archive.name.rpartition('-')[0]}-*.tar"):
             old.unlink()
         unfinished.rename(archive)
+        # A build that was broken off leaves a container, which would hold its image.
+        self._buildah("rm", "--all")
         self._buildah("rmi", "--prune")
 
     def _archive_path(self, name: str, digest: str) -> Path:

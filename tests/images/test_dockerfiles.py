@@ -68,5 +68,6 @@ def test_the_light_image_asks_for_no_extra_that_brings_torch() -> None:
 
 def test_a_build_sees_the_sources_and_what_packaging_needs_and_nothing_else() -> None:
     tops = {file.relative_to(ROOT).parts[0] for file in context_files()}
-    packages = {package.split("/")[0] for package in _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
-    assert tops == packages | {"LICENSE", "README.md", "constraints.txt", "pyproject.toml"}
+    wheel = _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    packaged = {path.split("/")[0] for path in (*wheel["packages"], *wheel["force-include"])}
+    assert tops == packaged | {"LICENSE", "README.md", "constraints.txt", "pyproject.toml"}
