@@ -117,11 +117,11 @@ def _run(images: Sequence[str], logs: Path | None, command: Sequence[str]) -> in
     builder = Builder(cache / "images", say)
     archives = [builder.program_image(PAUSE_IMAGE, files["pause"]), *(builder.archive(IMAGES[name]) for name in images)]
     say(f"programs and images are there after {time.monotonic() - began:.1f} s")
-    # A signal to end must not skip what is put back.
+    # A signal to end must not skip what is tidied up.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     state = Path(tempfile.mkdtemp(prefix="pagefleet-bed-"))
     try:
-        with machine.settings_kept(), machine.control_group(state.name) as control_group:
+        with machine.control_group(state.name) as control_group:
             environment = {given_cluster.IMAGES[name]: IMAGES[name].name for name in images}
             environment[given_cluster.VOLUMES] = str(Places(state).volumes)
             environment["PATH"] = path

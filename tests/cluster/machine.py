@@ -1,4 +1,4 @@
-"""What the test bed asks of the machine, and what it puts back: the machine is left as it was found."""
+"""What the test bed asks of the machine, and what it takes of it for as long as it runs."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ NEEDED = {
     "ip": "iproute2",
     "unshare": "util-linux",
 }
-# The kubelet sets these for the whole machine, whatever namespaces it runs in.
+# The kubelet sets these, which belong to the whole machine and to no namespace: it gets files to write to instead.
 SETTINGS = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -54,19 +54,6 @@ def check_programs() -> None:
     missing = {package for program, package in NEEDED.items() if not shutil.which(program)}
     if missing:
         raise BedFault(f"there is no {', '.join(sorted(missing))}; apt-get install {' '.join(sorted(missing))}")
-
-
-@contextlib.contextmanager
-def settings_kept() -> Iterator[None]:
-    """Put the machine's settings back at the end."""
-    files = [Path("/proc/sys") / name for name in SETTINGS]
-    before = {file: file.read_text() for file in files if file.exists()}
-    try:
-        yield
-    finally:
-        for file, value in before.items():
-            if file.read_text() != value:
-                file.write_text(value)
 
 
 @contextlib.contextmanager

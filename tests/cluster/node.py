@@ -20,7 +20,7 @@ from pagefleet_local.control_plane import ControlPlane, Network
 from pagefleet_local.processes import Processes, Program
 from pagefleet_local.waiting import attempts
 from tests.cluster import node_settings as settings
-from tests.cluster.machine import BedFault
+from tests.cluster.machine import SETTINGS, BedFault
 
 CONTAINERD, KUBELET, PROXY, DNS = "containerd", "kubelet", "kube-proxy", "dns"
 _READY_SECONDS = 90
@@ -152,6 +152,12 @@ def make_place_for_a_node(state: Path) -> None:
         upper.chmod(0o755)
         _run(f"mount -t overlay -o lowerdir={folder},upperdir={upper},workdir={work} overlay {folder}")
     _run("mount --make-rshared /")  # volumes that the kubelet mounts must reach the containers
+    for setting in (Path("/proc/sys") / name for name in SETTINGS):
+        if setting.exists():
+            own = state / "settings" / setting.name
+            own.parent.mkdir(exist_ok=True)
+            own.write_text(setting.read_text())
+            _run(f"mount --bind {own} {setting}")
     for command in settings.NETWORK_COMMANDS:
         _run(command)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
