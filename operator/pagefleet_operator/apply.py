@@ -28,7 +28,7 @@ class Outdated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How many actions changed something, and what was in the way, first things first."""
+    """How many actions changed something in the cluster, and what was in the way, first things first."""
 
     num_done: int
     faults: tuple[Fault, ...]
@@ -73,7 +73,7 @@ class Applier:
                 continue
             self._on_write(kind, "done" if changed else "skipped")
             if changed:
-                num_done += 1
+                num_done += not isinstance(action, SetPolicy)
                 logger.info("%s: %s", _words(action), action.reason, extra=_extra(key))
         return Report(num_done, tuple(faults))
 

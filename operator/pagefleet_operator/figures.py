@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import httpx2
+from pydantic.alias_generators import to_snake
 
 from pagefleet_contract.names import PATH_POLICY, PATH_STATE
 from pagefleet_operator.cache import ReplicaAddress, ServiceKey
@@ -68,6 +69,7 @@ class FiguresBook:
         self._places = asyncio.Semaphore(num_at_once)
         self._readings: dict[str, Reading] = {}
         self._due: dict[str, float] = {}
+        self._present: dict[str, ReplicaAddress] = {}
         self._asked: dict[str, asyncio.Task[None]] = {}
 
     def reading(self, pod_uid: str) -> Reading:
@@ -85,7 +87,7 @@ class FiguresBook:
     ) -> None:
         """Start reading every replica that is due, and forget those that are gone."""
         now = self._clock()
-        present = {replica.pod_uid: replica for replica in replicas}
+        present = self._present = {replica.pod_uid: replica for replica in replicas}
         for uid in self._readings.keys() - present.keys():
             del self._readings[uid]
         for uid in self._due.keys() - present.keys():
@@ -95,10 +97,6 @@ class FiguresBook:
             if key is None or uid in self._asked or self._due.get(uid, 0.0) > now:
                 continue
             self._asked[uid] = asyncio.create_task(self._ask(replica, key, on_news), name=f"figures {replica.ip}")
-
-    def make_due(self, pod_uid: str) -> None:
-        """The replica was changed: read it anew with the next round."""
-        self._due[pod_uid] = 0.0
 
     async def close(self) -> None:
         for task in self._asked.values():
@@ -161,6 +159,16 @@ class FiguresBook:
             raise RefusedFault("PolicyRefused", f"live settings for {ip}: {answer.text[:300]}")
         if answer.status_code != 200:
             raise TemporaryFault("ReplicaRefused", f"live settings for {ip}: status {answer.status_code}")
+        self._note_policy(ip, policy)
+
+    def _note_policy(self, ip: str, policy: Mapping[str, int]) -> None:
+        """What was handed over is in force until the next read, which is soon, says otherwise."""
+        for uid, replica in self._present.items():
+            known = self._readings.get(uid)
+            if replica.ip == ip and known is not None and known.figures is not None:
+                in_force = {**known.figures.policy, **{to_snake(name): value for name, value in policy.items()}}
+                self._readings[uid] = replace(known, figures=replace(known.figures, policy=in_force))
+                self._due[uid] = min(self._due.get(uid, 0.0), self._clock() + self._pace.loading)
 
     def _headers(self, key: ServiceKey) -> dict[str, str]:
         return {"Authorization": f"Bearer {service_key(self._root_key, key.uid)}"}

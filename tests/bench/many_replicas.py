@@ -12,7 +12,11 @@ from pagefleet_contract.listening import raise_file_limit
 from pagefleet_contract.names import HTTP_PORT
 from tests.operator.replica_server import STATE_PAGE
 
-_BODY = json.dumps(STATE_PAGE).encode()
+# What the bench's services ask for is in force.
+_PAGE = STATE_PAGE | {
+    "policy": {"maxSequences": 256, "maxQueue": 512, "queueTimeoutSeconds": 60, "watermarkPercent": 1}
+}
+_BODY = json.dumps(_PAGE).encode()
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_BODY) + _BODY
 
 

@@ -129,7 +129,7 @@ def test_a_replica_is_asked_again_only_when_its_time_has_come() -> None:
                 reader.ask(_address(found))
                 await asyncio.sleep(0.1)
                 assert len(found.asked) == 1
-                reader.book.make_due("pod-1")
+                now[0] = 15.0
                 await reader.read(_address(found))
                 assert len(found.asked) == 2
 
@@ -223,6 +223,23 @@ def test_live_settings_are_posted_with_the_key() -> None:
         ((method, path, login, sent),) = found.asked
         assert (method, path, login) == ("POST", PATH_POLICY, f"Bearer {service_key(ROOT_KEY, 'uid-1')}")
         assert sent.replace(b" ", b"") == b'{"maxQueue":9}'
+
+    _run(body)
+
+
+def test_what_was_handed_over_stands_until_a_read_soon_after_says_otherwise() -> None:
+    async def body() -> None:
+        now = [0.0]
+        with replica() as found:
+            async with _reading(clock=lambda: now[0]) as reader:
+                await reader.read(_address(found))
+                await reader.book.set_policy(found.ip, KEY, {"maxSequences": 9})
+                figures = reader.book.reading("pod-1").figures
+                assert figures is not None and figures.policy == {"max_queue": 7, "max_sequences": 9}
+                now[0] = 2.0
+                await reader.read(_address(found))
+                figures = reader.book.reading("pod-1").figures
+                assert figures is not None and figures.policy == {"max_queue": 7}
 
     _run(body)
 
