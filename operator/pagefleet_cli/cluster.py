@@ -1,6 +1,7 @@
 """The few requests that the command makes to an API server: the local fleet's, or one that a kubeconfig names."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ Object = dict[str, Any]
 _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 _JSON = "application/json"
 _TIMEOUT_SECONDS = 30.0
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 class Cluster:
@@ -31,7 +33,7 @@ class Cluster:
             if not isinstance(yaml.safe_load(kubeconfig.read_text()), dict):
                 raise FleetError(f"{kubeconfig} is no kubeconfig; `kubectl config view --minify --raw` prints one")
             config.load_kube_config(str(kubeconfig), client_configuration=configuration)
-        except (ConfigException, yaml.YAMLError, UnicodeDecodeError) as error:
+        except (ConfigException, yaml.YAMLError, UnicodeDecodeError, OSError) as error:
             raise FleetError(f"{kubeconfig} is no kubeconfig: {' '.join(str(error).split())}") from error
         # A fleet that is down should be said to be so at once.
         configuration.retries = urllib3.Retry(total=0)
@@ -57,15 +59,15 @@ class Cluster:
     def front_door(self, namespace: str, name: str) -> Object | None:
         """Return the Service that clients of the service talk to, if it is there."""
         try:
-            return self._json("GET", f"/api/v1/namespaces/{namespace}/services/{name}")
+            return self._json("GET", f"/api/v1/namespaces/{_segment(namespace)}/services/{_segment(name)}")
         except NotFound:
             return None
 
     def pods(self, namespace: str, service: str, component: str | None = None) -> list[Object]:
         """Return the service's pods, by name."""
-        wanted = {LABEL_SERVICE: service} | ({LABEL_COMPONENT: component} if component else {})
+        wanted = {LABEL_SERVICE: _segment(service)} | ({LABEL_COMPONENT: component} if component else {})
         selector = ",".join(f"{label}={value}" for label, value in wanted.items())
-        found = self._json("GET", f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": selector})
+        found = self._json("GET", f"/api/v1/namespaces/{_segment(namespace)}/pods", {"labelSelector": selector})
         return sorted(found["items"], key=lambda pod: str(pod["metadata"]["name"]))
 
     def log_lines(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
@@ -130,8 +132,15 @@ def _is_this_machine(url: str) -> bool:
 
 
 def _services(namespace: str | None, name: str | None) -> str:
-    where = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/{API_VERSION}{where}/{PLURAL}" + (f"/{name}" if name else "")
+    where = "" if namespace is None else f"/namespaces/{_segment(namespace)}"
+    return f"/apis/{API_VERSION}{where}/{PLURAL}" + ("" if name is None else f"/{_segment(name)}")
+
+
+def _segment(name: str) -> str:
+    """Return what somebody typed as a part of a path: an empty one would mean everything that is there."""
+    if not _NAME.fullmatch(name):
+        raise FleetError(f"{name!r} is no name of a service or namespace: lower-case letters, digits and dashes")
+    return name
 
 
 def _refusal(status: int, body: bytes) -> FleetError:

@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 def _checked_resources(resources: list[str] | None) -> list[str] | None:
     for each in resources or []:
-        if not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._-]+=\d+", each):
+        if not re.fullmatch(r"[a-z0-9.-]+/[A-Za-z0-9._-]+=\d{1,9}", each):
             raise typer.BadParameter(f"{each!r} is not NAME=COUNT, such as nvidia.com/gpu=8")
     return resources
 

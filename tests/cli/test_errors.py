@@ -17,6 +17,7 @@ from tests.cli.test_cli import COMMAND, run
         (["get"], "there is no {state}/kubeconfig; start a fleet with `pagefleet up`"),
         (["get", "--kubeconfig", "/dev/null"], "/dev/null is no kubeconfig"),
         (["get", "--kubeconfig", COMMAND], "is no kubeconfig"),
+        (["get", "--kubeconfig", "/"], "/ is no kubeconfig"),
         (["up", "no-such-file.yaml"], "there is no file no-such-file.yaml; name a manifest"),
         (["up", "--binaries", "/usr"], "/usr lacks etcd, kube-apiserver"),
         (["down", "--purge"], "{state} holds no fleet; nothing is removed"),
@@ -31,11 +32,33 @@ def test_a_mistake_is_one_line(tmp_path: Path, arguments: list[str], said: str) 
     assert done.stderr.startswith("pagefleet: ") and said.format(state=state) in done.stderr
 
 
-def test_a_cluster_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text(
+def _of_nobody(folder: Path) -> None:
+    """Write a kubeconfig of a cluster that doesn't answer."""
+    (folder / "kubeconfig").write_text(
         "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],"
         " clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}"
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["delete", ""],  # would be every service of the namespace
+        ["delete", "../../pods"],
+        ["delete", "chat", "--namespace", ""],
+        ["get", "chat?x=1"],
+        ["scale", "chat/x", "1"],
+        ["logs", "a,b"],
+    ],
+)
+def test_what_is_no_name_is_never_sent(tmp_path: Path, arguments: list[str]) -> None:
+    _of_nobody(tmp_path)
+    done = run(*arguments, "--state", str(tmp_path))
+    assert done.returncode == 1 and "is no name of a service or namespace" in done.stderr, done.stderr
+
+
+def test_a_cluster_that_does_not_answer_is_said_at_once(tmp_path: Path) -> None:
+    _of_nobody(tmp_path)
     began = time.monotonic()
     done = run("get", "--state", str(tmp_path))
     assert time.monotonic() - began < 10 and done.returncode == 1
@@ -58,6 +81,7 @@ def test_stopping_what_does_not_run_is_no_mistake(tmp_path: Path) -> None:
         ["scale", "chat"],
         ["wait"],
         ["get", "chat", "-A"],
+        ["up", "--pretend", f"nvidia.com/gpu={10**20}"],
         ["gett"],
         ["up", "--pretend", "gpu"],
     ],
