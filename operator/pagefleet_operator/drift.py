@@ -24,6 +24,8 @@ _MERGED_BY: dict[str, tuple[str, ...]] = {
 }
 # Ports have no common key: those of containers and those of Services differ.
 _PORT_KEYS = ("containerPort", "port")
+# Mappings that server-side apply replaces as a whole: an entry more makes them mean something else.
+_REPLACED_MAPPINGS = ("selector", "podSelector", "namespaceSelector", "matchLabels", "nodeSelector")
 _QUANTITIES_UNDER = ("requests", "limits")
 _QUANTITIES = ("sizeLimit", "divisor")
 # False stored for these is something else than nothing; for others the API server drops what says nothing.
@@ -69,6 +71,8 @@ def _difference(key: str, desired: Any, live: Any, *, around: str, replaced: boo
         return None
     if isinstance(desired, Mapping):
         if live is None or isinstance(live, Mapping):
+            if key in _REPLACED_MAPPINGS and not (live or {}).keys() <= desired.keys():
+                return _not_the_same(dict(desired), live)
             return _mapping_difference(desired, live or {}, around=key, replaced=replaced)
         return _not_the_same(desired, live)
     if isinstance(desired, Sequence) and not isinstance(desired, str):

@@ -62,6 +62,16 @@ def test_what_the_api_server_adds_or_spells_otherwise_is_no_difference(desired: 
             {"ingress": [{"ports": [{"port": "http"}, {"port": 22}]}]},
             "ingress[0].ports has 2 entries, not 1",
         ),
+        (
+            {"selector": {"a": "b"}},
+            {"selector": {"a": "b", "c": "d"}},
+            "selector is {'a': 'b', 'c': 'd'}, not {'a': 'b'}",
+        ),
+        (
+            {"podSelector": {"matchLabels": {"a": "b"}}},
+            {"podSelector": {"matchLabels": {"a": "b", "c": "d"}}},
+            "podSelector.matchLabels is {'a': 'b', 'c': 'd'}, not {'a': 'b'}",
+        ),
         ({"strategy": {"type": "x"}}, {"strategy": "x"}, "strategy is x, not {'type': 'x'}"),
         ({"args": ["a"]}, {"args": "a"}, "args is a, not ['a']"),
         ({"limits": {"cpu": "1e99999999999"}}, {"limits": {"cpu": "1"}}, "limits.cpu is 1, not 1e99999999999"),
