@@ -61,6 +61,7 @@ class LogServer:
         application = web.Application(middlewares=[self._authorize])
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        application.router.add_route("*", "/{anything:.*}", self._nothing_else)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.5)
         await self._runner.setup()
         site = web.TCPSite(self._runner, address, port, ssl_context=server_tls(self._access))
@@ -82,6 +83,10 @@ class LogServer:
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")
+
+    async def _nothing_else(self, _request: web.Request) -> web.Response:
+        text = "the process node has logs only, no exec, attach or port-forward: its pods are processes of this machine"
+        return web.Response(status=501, text=text)
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         where = request.match_info

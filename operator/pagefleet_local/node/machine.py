@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pagefleet_local.node.status import timestamp
 
 GPU_RESOURCE = "nvidia.com/gpu"
 MAX_PODS = 250
-_GPU_QUERY = ("--query-gpu=uuid", "--format=csv,noheader")
+# `GPU 0: NVIDIA H200 (UUID: GPU-…)`, and below it, indented, `MIG 1g.18gb Device 0: (UUID: MIG-…)`.
+_LISTED_GPU = re.compile(r"^(\s*MIG )?.*\(UUID: ([^)]+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,20 @@ def machine_gpus() -> tuple[str, ...]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
-    answer = subprocess.run([tool, *_GPU_QUERY], capture_output=True, text=True, timeout=30, check=False)
-    if answer.returncode:
-        return ()
-    return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
+    answer = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=30, check=False)
+    return listed_gpus(answer.stdout) if answer.returncode == 0 else ()
+
+
+def listed_gpus(listing: str) -> tuple[str, ...]:
+    """Return the ids that `nvidia-smi -L` lists: GPUs, or the instances that one is divided into in its stead."""
+    found: list[str] = []
+    whole = False  # whether the last id is that of a GPU that may yet turn out to be divided
+    for is_instance, identity in _LISTED_GPU.findall(listing):
+        if is_instance and whole:
+            found.pop()
+        found.append(identity)
+        whole = not is_instance
+    return tuple(found)
 
 
 def boot_id() -> str:

@@ -13,7 +13,7 @@ import pytest
 from pagefleet_local.control_plane import ControlPlane
 from pagefleet_local.tools import KUBECTL, find_tools
 from tests.e2e.cluster import Cluster
-from tests.local.node.nodes import RunningNode, container_status, eventually, pod, state_reason
+from tests.local.node.nodes import RunningNode, container_status, eventually, is_ready, pod, state_reason
 
 pytestmark = pytest.mark.cluster
 
@@ -90,6 +90,15 @@ def test_a_log_that_is_not_there_yet_says_what_is_waited_for(
     )
     assert 'container "other" in pod "other" is waiting to start' in kubectl.logs("other")
     assert "previous terminated container" in kubectl.logs("other", "--previous")
+
+
+def test_other_ways_into_a_pod_are_refused_in_words(cluster: Cluster, namespace: str, kubectl: Kubectl) -> None:
+    cluster.create(pod("closed", namespace, "python", "-c", COUNTS))
+    cluster.wait("a pod", "Pod", namespace, lambda found: [is_ready(p) for p in found] == [True])
+    done = subprocess.run(
+        [*kubectl.command, "exec", "closed", "--", "true"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0 and "no exec, attach or port-forward" in done.stderr
 
 
 def test_only_the_api_server_gets_logs(control_plane: ControlPlane, node: RunningNode, cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pagefleet_local.node.addresses import Addresses, AddressesUsedUp
 from pagefleet_local.node.admission import refusal
 from pagefleet_local.node.devices import Devices, DevicesUsedUp
+from pagefleet_local.node.machine import listed_gpus
 from pagefleet_local.node.options import RunOptions, StopOptions, parse
 from pagefleet_local.node.quantities import quantity
 from tests.e2e.cluster import Object
@@ -136,6 +137,27 @@ def test_each_gpu_belongs_to_one_container() -> None:
 def test_a_pretended_gpu_is_given_to_nobody_and_refused_to_nobody() -> None:
     asks = {"resources": {"limits": {"nvidia.com/gpu": "4"}}}
     assert Devices([]).take(pod("one", "ns", "true", **asks)) == {}
+
+
+@pytest.mark.parametrize(
+    ("listing", "ids"),
+    [
+        ("", ()),
+        ("No devices found.\n", ()),
+        ("GPU 0: NVIDIA H200 (UUID: GPU-a)\nGPU 1: NVIDIA H200 (UUID: GPU-b)\n", ("GPU-a", "GPU-b")),
+        (
+            "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-a)\n"
+            "  MIG 1g.5gb      Device  0: (UUID: MIG-c)\n"
+            "  MIG 1g.5gb      Device  1: (UUID: MIG-d)\n"
+            "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-b)\n",
+            ("MIG-c", "MIG-d", "GPU-b"),
+        ),
+    ],
+)
+def test_gpus_are_those_that_the_driver_lists_and_a_divided_one_is_its_parts(
+    listing: str, ids: tuple[str, ...]
+) -> None:
+    assert listed_gpus(listing) == ids
 
 
 RUN = [
