@@ -6,10 +6,10 @@ from the answer, so the next look sees it even before the watch does; an older v
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from pagefleet_contract.names import COMPONENT_ENGINE, KIND, LABEL_COMPONENT, LABEL_SERVICE
+from pagefleet_contract.names import COMPONENT_ENGINE, KIND, LABEL_COMPONENT, LABEL_SERVICE, child_name
 from pagefleet_operator.kinds import INFERENCE_SERVICE, POD, ResourceKind
 
 Manifest = Mapping[str, Any]
@@ -69,6 +69,11 @@ class Cache:
         known = self._entries.get(entry.uid)
         if known is not None and (known.version >= entry.version or known.document == entry.document):
             return False
+        if known is not None:
+            if entry.kind not in (KIND, POD.kind) and entry.owner_uid is None:
+                # Somebody took the reference away: it stays our child, so that it is put back.
+                entry = replace(entry, owner_uid=known.owner_uid)
+            self._unlink(known)
         self._entries[entry.uid] = entry
         if entry.kind == KIND:
             self._name_service(entry)
@@ -85,10 +90,7 @@ class Cache:
             return False
         if self._services.get((entry.namespace, entry.name)) == uid:
             del self._services[entry.namespace, entry.name]
-        if entry.owner_uid is not None:
-            _discard(self._children, entry.owner_uid, uid)
-        if entry.service is not None:
-            _discard(self._pods, (entry.namespace, entry.service), uid)
+        self._unlink(entry)
         return True
 
     # --- what reconciling asks
@@ -121,7 +123,7 @@ class Cache:
         return {(entry.kind, entry.name): entry.manifest() for entry in entries}
 
     def pods(self, key: ServiceKey) -> list[dict[str, Any]]:
-        """Return the pods that bear the service's label, in the order of their names."""
+        """Return the pods of the service's Deployments, in the order of their names."""
         uids = self._pods.get((key.namespace, key.name), ())
         entries = sorted((self._entries[uid] for uid in uids), key=lambda entry: entry.name)
         return [entry.manifest() for entry in entries]
@@ -144,6 +146,12 @@ class Cache:
     def knows(self, uid: str) -> bool:
         return uid in self._entries
 
+    def _unlink(self, entry: _Entry) -> None:
+        if entry.owner_uid is not None:
+            _discard(self._children, entry.owner_uid, entry.uid)
+        if entry.service is not None:
+            _discard(self._pods, (entry.namespace, entry.service), entry.uid)
+
     def _name_service(self, entry: _Entry) -> None:
         place = (entry.namespace, entry.name)
         known = self._entries.get(self._services.get(place, ""))
@@ -161,8 +169,8 @@ def _discard(sets: dict[_K, set[str]], key: _K, uid: str) -> None:
 
 def _entry(kind: ResourceKind, manifest: Manifest) -> _Entry:
     metadata = manifest["metadata"]
-    labels = metadata.get("labels") or {}
     is_pod = kind == POD
+    service = _service_of(metadata) if is_pod else None
     return _Entry(
         kind=kind.kind,
         namespace=metadata["namespace"],
@@ -170,10 +178,24 @@ def _entry(kind: ResourceKind, manifest: Manifest) -> _Entry:
         uid=metadata["uid"],
         version=_version(metadata),
         owner_uid=None if is_pod or kind == INFERENCE_SERVICE else owner_uid(manifest),
-        service=labels.get(LABEL_SERVICE) if is_pod else None,
-        replica=_replica(manifest) if is_pod else None,
+        service=service,
+        replica=None if service is None else _replica(manifest),
         document=json.dumps(_pruned(kind, manifest), separators=(",", ":")).encode(),
     )
+
+
+def _service_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return the service whose Deployment made a pod; None for one that only bears its labels: it is no replica, and
+    it isn't sent the operator's key."""
+    labels = metadata.get("labels") or {}
+    service, component = labels.get(LABEL_SERVICE), labels.get(LABEL_COMPONENT)
+    if service is None or component is None:
+        return None
+    made_by = f"{child_name(service, component)}-"
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller") and reference["kind"] == "ReplicaSet" and reference["name"].startswith(made_by):
+            return str(service)
+    return None
 
 
 def _version(metadata: Mapping[str, Any]) -> int:

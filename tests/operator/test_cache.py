@@ -25,9 +25,12 @@ def _child(name: str, owner: str = "uid-1", version: int = 1, **given: Any) -> d
 
 
 def _pod(name: str, version: int = 1, ip: str | None = "10.0.0.1", **metadata: Any) -> dict[str, Any]:
-    labels = {LABEL_SERVICE: "chat", LABEL_COMPONENT: COMPONENT_ENGINE}
+    own: dict[str, Any] = {
+        "labels": {LABEL_SERVICE: "chat", LABEL_COMPONENT: COMPONENT_ENGINE},
+        "ownerReferences": [{"kind": "ReplicaSet", "name": "chat-engine-5d4f", "uid": "rs", "controller": True}],
+    }
     return {
-        "metadata": _metadata(name, f"{name}-uid", version, labels=labels, **metadata),
+        "metadata": _metadata(name, f"{name}-uid", version, **own | metadata),
         "spec": {"nodeName": "n1", "containers": [{"name": "engine", "image": "x", "resources": {}}], "volumes": []},
         "status": {"phase": "Running", "podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
     }
@@ -67,6 +70,44 @@ def test_what_nobody_reads_is_not_kept() -> None:
     assert live["metadata"]["annotations"] == {"mine": "yes"}
     assert "managedFields" not in live["metadata"]
     assert "volumes" not in cache.pods(KEY)[0]["spec"]
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [],
+        [{"kind": "ReplicaSet", "name": "chat-engine-5d4f", "uid": "rs"}],
+        [{"kind": "ReplicaSet", "name": "other-5d4f", "uid": "rs", "controller": True}],
+        [{"kind": "Job", "name": "chat-engine-5d4f", "uid": "rs", "controller": True}],
+    ],
+)
+def test_a_pod_that_only_bears_the_labels_is_no_replica_and_is_not_asked(owners: list[dict[str, Any]]) -> None:
+    cache = Cache()
+    cache.put(INFERENCE_SERVICE, _service())
+    cache.put(POD, _pod("stranger", ownerReferences=owners))
+    assert cache.pods(KEY) == [] and list(cache.replicas()) == [] and cache.owner_of("stranger-uid") is None
+
+
+def test_a_pod_that_is_taken_out_of_a_service_by_hand_leaves_nothing_behind() -> None:
+    cache = Cache()
+    cache.put(INFERENCE_SERVICE, _service())
+    cache.put(POD, _pod("a"))
+    cache.put(POD, _pod("a", version=2, labels={LABEL_SERVICE: "other"}))
+    assert cache.pods(KEY) == []
+    cache.drop("a-uid")
+    assert cache.pods(KEY) == [] and list(cache.replicas()) == []
+
+
+def test_a_child_whose_owner_reference_is_taken_away_stays_one_until_it_is_gone() -> None:
+    cache = Cache()
+    cache.put(INFERENCE_SERVICE, _service())
+    cache.put(DEPLOYMENT, _child("chat-engine"))
+    bare = _child("chat-engine", version=2)
+    del bare["metadata"]["ownerReferences"]
+    cache.put(DEPLOYMENT, bare)
+    assert list(cache.children(KEY)) == [("Deployment", "chat-engine")]
+    cache.drop("chat-engine-uid")
+    assert cache.children(KEY) == {}
 
 
 def test_old_news_never_replaces_new() -> None:
