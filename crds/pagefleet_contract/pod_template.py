@@ -153,4 +153,9 @@ class PodTemplate(Section, WithRules):
             f" && !m.mountPath.startsWith('{MOUNT_ROOT}/'))",
             f"`volumeMounts` must not lie under {MOUNT_ROOT}: it is reserved",
         ),
+        CelRule(
+            "!has(self.volumeMounts) || self.volumeMounts.all(m, m.mountPath.startsWith('/')"
+            " && !m.mountPath.contains('//') && !m.mountPath.contains('/./') && !m.mountPath.contains('/..'))",
+            "`volumeMounts` must be absolute paths without `//`, `/./` and `/..`",
+        ),
     )

@@ -115,6 +115,11 @@ RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
         {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": f"{names.MOUNT_ROOT}s", "subPath": "x"}]}},
     ),
     (
+        "`volumeMounts` must be absolute paths",
+        {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": f"/x/..{names.MOUNT_ROOT}/keys"}]}},
+        {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": "/home/x/.cache"}]}},
+    ),
+    (
         "`simulation` must be absent unless",
         {"model": {"uri": "hf://a/b"}, "simulation": {"seed": 1}},
         {"simulation": {"seed": 1}},
