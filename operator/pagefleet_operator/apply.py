@@ -51,7 +51,7 @@ class Applier:
         self._fence = fence
         self._figures = figures
         self._on_write = on_write
-        self._accepted: dict[ServiceKey, dict[str, tuple[str, str]]] = {}
+        self._accepted: dict[ServiceKey, dict[str, tuple[bytes, bytes]]] = {}
 
     async def carry_out(
         self, key: ServiceKey, actions: tuple[Action, ...], children: Mapping[tuple[str, str], Manifest]
@@ -194,10 +194,10 @@ class Applier:
         if service is None or service["metadata"].get("deletionTimestamp"):
             raise Outdated(f"{key.namespace}/{key.name} of uid {key.uid} is gone or going")
 
-    def _was_accepted(self, key: ServiceKey, slot: str, desired: str, found: str) -> bool:
+    def _was_accepted(self, key: ServiceKey, slot: str, desired: bytes, found: bytes) -> bool:
         return self._accepted.get(key, {}).get(slot) == (desired, found)
 
-    def _accept(self, key: ServiceKey, slot: str, desired: str, found: str) -> None:
+    def _accept(self, key: ServiceKey, slot: str, desired: bytes, found: bytes) -> None:
         self._accepted.setdefault(key, {})[slot] = (desired, found)
 
 
@@ -205,14 +205,15 @@ class Applier:
 _MOVING = ("managedFields", "resourceVersion", "generation")
 
 
-def _state_signature(manifest: Manifest) -> str:
+def _state_signature(manifest: Manifest) -> bytes:
     metadata = {name: value for name, value in manifest["metadata"].items() if name not in _MOVING}
     body = {name: value for name, value in manifest.items() if name not in ("status", "metadata", "apiVersion", "kind")}
     return _signature({**body, "metadata": metadata})
 
 
-def _signature(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _signature(value: Mapping[str, Any]) -> bytes:
+    content = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _kind_word(action: Action) -> str:

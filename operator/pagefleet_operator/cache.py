@@ -1,10 +1,12 @@
 """What the cluster holds of our services and their children, as the watches told. The one owner of that state.
 
-Objects are kept as pruned JSON: a thousand services take a few tens of megabytes. What we wrote ourselves is put in
-from the answer, so the next look sees it even before the watch does; an older version never replaces a newer one.
+Objects are kept as pruned JSON, packed: a thousand services take a few tens of megabytes. What we wrote ourselves is
+put in from the answer, so the next look sees it even before the watch does; an old version never replaces a newer one.
 """
 
 import json
+import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -48,7 +50,7 @@ class _Entry:
     document: bytes
 
     def manifest(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = json.loads(self.document)
+        loaded: dict[str, Any] = json.loads(zlib.decompress(self.document))
         return loaded
 
 
@@ -67,7 +69,11 @@ class Cache:
         """Keep an object; return whether it is news."""
         entry = _entry(kind, manifest)
         known = self._entries.get(entry.uid)
-        if known is not None and (known.version >= entry.version or known.document == entry.document):
+        if known is not None and known.version >= entry.version:
+            return False
+        if known is not None and known.document == entry.document:
+            # What has changed is nothing that anybody looks at.
+            self._entries[entry.uid] = replace(known, version=entry.version)
             return False
         if known is not None:
             if entry.kind not in (KIND, POD.kind) and entry.owner_uid is None:
@@ -173,14 +179,14 @@ def _entry(kind: ResourceKind, manifest: Manifest) -> _Entry:
     service = _service_of(metadata) if is_pod else None
     return _Entry(
         kind=kind.kind,
-        namespace=metadata["namespace"],
+        namespace=sys.intern(metadata["namespace"]),
         name=metadata["name"],
         uid=metadata["uid"],
         version=_version(metadata),
         owner_uid=None if is_pod or kind == INFERENCE_SERVICE else owner_uid(manifest),
         service=service,
         replica=None if service is None else _replica(manifest),
-        document=json.dumps(_pruned(kind, manifest), separators=(",", ":")).encode(),
+        document=zlib.compress(json.dumps(_pruned(kind, manifest), separators=(",", ":")).encode(), level=1),
     )
 
 
@@ -212,15 +218,14 @@ def owner_uid(manifest: Manifest) -> str | None:
     return None
 
 
+_LEFT_OUT = ("managedFields", "resourceVersion")
 _KEPT_OF_CONTAINERS = ("name", "resources")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def _pruned(kind: ResourceKind, manifest: Manifest) -> dict[str, Any]:
     """Return what somebody looks at. Lists of a watch don't name kind and version; they are put back."""
-    metadata = {
-        name: value for name, value in manifest["metadata"].items() if name not in ("managedFields", "selfLink")
-    }
+    metadata = {name: value for name, value in manifest["metadata"].items() if name not in _LEFT_OUT}
     annotations = metadata.get("annotations")
     if annotations and _LAST_APPLIED in annotations:
         metadata["annotations"] = {name: value for name, value in annotations.items() if name != _LAST_APPLIED}

@@ -82,7 +82,7 @@ class ClusterApi:
         return await self.request("GET", path, query)
 
     async def pages(
-        self, path: str, query: Mapping[str, str], *, only_metadata: bool = False, size: int = 500
+        self, path: str, query: Mapping[str, str], *, only_metadata: bool = False, size: int = 100
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield a list's items in portions, so that a large one never lies in memory as a whole."""
         asked, accept = {**query, "limit": str(size)}, _ONLY_METADATA if only_metadata else JSON

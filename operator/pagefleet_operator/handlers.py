@@ -19,7 +19,7 @@ from pagefleet_operator.kinds import INFERENCE_SERVICE, ResourceKind, watched
 
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY_VALUE}"
 
-_CHUNK_SIZE = 500
+_CHUNK_SIZE = 100
 _LOOK_SECONDS = 1.0
 _WATCH_TASK = "watcher for "  # kopf's name for them; a test ends one and sees the operator end
 _LONGEST_EXIT_SECONDS = 20.0

@@ -112,7 +112,7 @@ def _measure(cluster: Cluster, operator: Operator, audit: Path, num_services: in
         seconds_to_create=round(created, 1),
         seconds_to_ready=round(ready, 1),
         num_children=_num_children(cluster),
-        writes=writes,
+        writes=dict(writes),
         idle_seconds=idle_seconds,
         idle_writes=sum(_writes(audit).values()) - sum(writes.values()),
         resident_mb=round(_highest_resident_mb(operator), 1),

@@ -121,6 +121,14 @@ def test_old_news_never_replaces_new() -> None:
     assert found is not None and found["status"] == {"replicas": 3}
 
 
+def test_a_new_version_that_says_the_same_is_no_news_and_keeps_older_ones_out() -> None:
+    cache = Cache()
+    assert cache.put(INFERENCE_SERVICE, _service(version=1))
+    assert not cache.put(INFERENCE_SERVICE, _service(version=5))
+    assert not cache.put(INFERENCE_SERVICE, _service(version=3, status={"replicas": 2}))
+    assert cache.put(INFERENCE_SERVICE, _service(version=6, status={"replicas": 2}))
+
+
 def test_a_new_object_takes_the_name_whatever_order_the_news_come_in() -> None:
     old, new = _service(uid="uid-1", version=5), _service(uid="uid-2", version=8)
     new_key = ServiceKey("prod", "chat", "uid-2")
