@@ -145,6 +145,7 @@ def test_an_engine_that_is_killed_in_a_stream_ends_it_with_an_error(tmp_path: Pa
             server.process.kill()
             with pytest.raises(openai.APIError, match="is gone"):
                 list(stream)
+            server.process.wait(10)  # until then its port still takes connections
             with pytest.raises(openai.InternalServerError) as refused:
                 client.completions.create(model="tiny", prompt="Hi")
             assert refused.value.status_code == 503
