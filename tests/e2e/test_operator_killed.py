@@ -15,9 +15,9 @@ from tests.e2e.traffic import completion, streams
 
 pytestmark = pytest.mark.cluster
 
-_ROUNDS = 10  # each kills it once in a creation and once in a roll
-# Creation and roll of a simulated service take about this long.
-_WINDOW_SECONDS = 3.0
+_ROUNDS = 5  # each kills it twice in a creation and twice in a roll
+# Creation and roll of a simulated service take about this long, and as long again until the next operator is at work.
+_WINDOW_SECONDS = 6.0
 
 
 def _settled(blocks: int, found: Object | None) -> bool:
@@ -36,11 +36,15 @@ def _kill_operator(cluster: Cluster, namespace: str) -> None:
 
 
 @contextmanager
-def _killed_after(fleet: Fleet, seconds: float) -> Iterator[None]:
-    timer = threading.Timer(seconds, _kill_operator, (fleet.cluster, fleet.operator_namespace))
-    timer.start()
+def _killed_twice(fleet: Fleet, moments: random.Random) -> Iterator[None]:
+    """Kill the operator at two moments from the block's beginning on; return when both have passed."""
+    arguments = (fleet.cluster, fleet.operator_namespace)
+    timers = [threading.Timer(moments.uniform(0, _WINDOW_SECONDS), _kill_operator, arguments) for _ in range(2)]
+    for timer in timers:
+        timer.start()
     yield
-    timer.join()
+    for timer in timers:
+        timer.join()
 
 
 def test_an_operator_killed_at_twenty_random_moments_finishes_what_it_began(fleet: Fleet, namespace: str) -> None:
@@ -48,11 +52,11 @@ def test_an_operator_killed_at_twenty_random_moments_finishes_what_it_began(flee
     for turn in range(_ROUNDS):
         name = f"chat-{turn}"
         manifest = service(namespace, name, replicas=2)
-        with _killed_after(fleet, moments.uniform(0, _WINDOW_SECONDS)):
+        with _killed_twice(fleet, moments):
             fleet.cluster.apply(manifest)
         fleet.cluster.wait_for(f"{name} created", KIND, namespace, name, lambda now: _settled(512, now), 120)
         with streams(fleet.url(namespace, name), name, clients=2) as tally:
-            with _killed_after(fleet, moments.uniform(0, _WINDOW_SECONDS)):
+            with _killed_twice(fleet, moments):
                 fleet.cluster.apply(with_spec(manifest, kvCache={"budget": {"blocks": 600}}))
             fleet.cluster.wait_for(f"{name} rolled", KIND, namespace, name, lambda now: _settled(600, now), 120)
         assert not tally.faults
