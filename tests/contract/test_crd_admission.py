@@ -52,6 +52,7 @@ def kubectl(control_plane: ControlPlane) -> Kubectl:
 @pytest.fixture(scope="module", autouse=True)
 def applied(kubectl: Kubectl) -> Iterator[str]:
     """The definition, by plain client-side apply; what kubectl said."""
+    kubectl("delete", "crd", names.CRD_NAME, "--ignore-not-found")  # whoever shares the control plane may have left it
     said = kubectl("apply", "-f", str(CRD))
     kubectl("wait", "--for=condition=Established", f"crd/{names.CRD_NAME}")
     yield said
