@@ -1,11 +1,13 @@
 """C06: several operators, and one that is killed or cut off."""
 
+import itertools
 import signal
 from typing import Any
 
 import pytest
 
 from pagefleet_contract.names import KIND
+from tests.e2e.api_faults import faulty_api, is_write
 from tests.e2e.services import service
 from tests.operator.cluster.bed import LEASE, Bed, Operator, holds_for, wait_until
 
@@ -97,3 +99,24 @@ def test_c06_one_that_was_cut_off_writes_nothing_when_it_comes_back(bed: Bed) ->
         assert first.process.wait(30) == 4
         assert not any(line["message"].startswith("apply") for line in first.log_lines()[lines:])
         assert holds_for(2, lambda: _holder(bed) == "operator-2")
+
+
+def test_c06_one_that_loses_only_the_lease_stops_writing_before_another_one_may_begin(bed: Bed) -> None:
+    """Everything else still works for it, and there is work to do all the time."""
+    with faulty_api(bed.control_plane.kubeconfig_for(bed.user, bed.user), bed.folder) as api:
+        first = bed.operator("operator-1", api.kubeconfig, leaseSeconds=_LEASE_SECONDS)
+        second = bed.operator("operator-2", leaseSeconds=_LEASE_SECONDS)
+        with first.running(), second.running():
+            bed.cluster.create(service(bed.namespace))
+            _wait_queue(bed, "chat", 512)
+            api.fail(503, times=10_000, when=lambda request: "/leases" in request.path)
+            queues = itertools.count(1000)
+            while _holder(bed) == "operator-1":
+                _set_queue(bed, "chat", next(queues))
+            mark = api.mark()
+            for queue in (1, 2, 3):
+                _set_queue(bed, "chat", queue)
+                _wait_queue(bed, "chat", queue)
+            assert api.requests(lambda request: is_write(request) and "/leases" not in request.path, after=mark) == []
+            assert first.process is not None
+            assert first.process.wait(30) == 4

@@ -3,6 +3,7 @@
 import pytest
 
 from pagefleet_contract.names import KIND
+from tests.e2e.api_faults import Request, faulty_api, is_write
 from tests.e2e.cluster import Object, holds
 from tests.e2e.services import service
 from tests.operator.cluster.bed import Bed, Operator, holds_for, wait_until
@@ -53,3 +54,19 @@ def test_c08_a_new_service_of_the_name_is_not_touched_by_work_of_the_old_one(bed
         assert not holds(resource, "Progressing", "False", "Invalid")
         bed.cluster.delete(KIND, bed.namespace, "chat")
         bed.cluster.wait_for("gone", KIND, bed.namespace, "chat", lambda found: found is None, seconds=15)
+
+
+def test_c08_work_that_is_going_on_stops_when_its_service_is_deleted(bed: Bed) -> None:
+    with faulty_api(bed.control_plane.kubeconfig_for(bed.user, bed.user), bed.folder) as api:
+        with bed.operator(kubeconfig=api.kubeconfig).running():
+            api.delay(1.0, when=_is_childs_write)
+            bed.cluster.create(service(bed.namespace))
+            api.wait_for_request(_is_childs_write, times=2)
+            bed.cluster.delete(KIND, bed.namespace, "chat")
+            bed.cluster.wait_for("gone", KIND, bed.namespace, "chat", lambda found: found is None, seconds=15)
+            # The one that is on its way, and another one before the news comes.
+            assert holds_for(6, lambda: len(api.requests(_is_childs_write)) <= 4)
+
+
+def _is_childs_write(request: Request) -> bool:
+    return is_write(request) and "/leases" not in request.path and not request.path.endswith("/status")
