@@ -27,6 +27,7 @@ class Discovery:
         self._api = api
         self._on_change = on_change
         self.optional = OptionalApis()
+        self.wrong = "our own API hasn't been looked for yet"  # empty once it is there
 
     async def need_own(self, patience_seconds: float) -> None:
         """Wait for our API. Raises ApiAbsent: kopf would never serve it later."""
@@ -34,12 +35,13 @@ class Discovery:
         while True:
             try:
                 if await self._serves(INFERENCE_SERVICE):
+                    self.wrong = ""
                     return
-                wrong = f"the CRD {CRD_NAME} isn't installed; install the chart with crds.install=true"
+                self.wrong = f"the CRD {CRD_NAME} isn't installed; install the chart with crds.install=true"
             except Fault as fault:
-                wrong = f"the API server can't be asked: {fault.message}"
+                self.wrong = f"the API server can't be asked: {fault.message}"
             if asyncio.get_running_loop().time() > deadline:
-                raise ApiAbsent(wrong)
+                raise ApiAbsent(self.wrong)
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def poll(self) -> None:

@@ -102,7 +102,6 @@ class OperatorProgram:
             fault_counts={},
             status_times={},
         )
-        self._unready = "starting"
 
     async def run(self, listener: socket.socket) -> None:
         """Run until SIGTERM or SIGINT. Raises ApiAbsent, NotLeading or TaskEnded."""
@@ -110,7 +109,6 @@ class OperatorProgram:
         await server.start(listener)
         try:
             await self._discovery.need_own(_API_PATIENCE_SECONDS)
-            self._unready = ""
             await self._run_all()
         finally:
             await self._leadership.release()
@@ -173,10 +171,10 @@ class OperatorProgram:
 
     def _health(self) -> Health:
         dead = ""
-        if not self._unready and self._leadership.echo_is_missing:
+        if not self._discovery.wrong and self._leadership.echo_is_missing:
             dead = f"the watch has not shown the own Lease for {self._leadership.echo_age_seconds:.0f} s"
         dead = dead or self._truth.refused or self._truth.deaf
-        unready = self._unready or ("" if self._truth.filled.is_set() else "the watches are not filled yet")
+        unready = self._discovery.wrong or ("" if self._truth.filled.is_set() else "the watches are not filled yet")
         return Health(dead, unready)
 
     def _page(self) -> bytes:

@@ -147,6 +147,9 @@ class Operator:
         except httpx2.HTTPError:
             return None
 
+    def text(self, path: str) -> str:
+        return httpx2.get(self.url(path), timeout=5, trust_env=False).text
+
     def is_live(self) -> bool:
         return self.answers(PATH_LIVE) == 200
 
