@@ -25,15 +25,20 @@ class Fleet:
     commands: Commands
 
     def url(self, namespace: str, service: str) -> str:
-        """Return where this machine reaches the service: its ClusterIP."""
+        """Return where this machine reaches the service, its ClusterIP, once it is reached there.
+
+        A node learns of a ready router a moment after the operator does.
+        """
         found = self.cluster.wait_for("a Service", "Service", namespace, service, lambda now: now is not None)
-        return f"http://{found['spec']['clusterIP']}:{HTTP_PORT}"
+        url = f"http://{found['spec']['clusterIP']}:{HTTP_PORT}"
+        self._wait_until_reachable(url)
+        return url
 
     def post(self, url: str, model: str) -> httpx2.Response:
         """Return the answer to one short chat request, whatever it is."""
         return httpx2.post(f"{url}/v1/chat/completions", json=chat_body(model, 4), timeout=60)
 
-    def wait_until_reachable(self, url: str, seconds: float = 60) -> None:
+    def _wait_until_reachable(self, url: str, seconds: float = 60) -> None:
         """Return once the address takes connections: behind it stands a ready router."""
         where = urlsplit(url)
         deadline = time.monotonic() + seconds

@@ -173,7 +173,6 @@ def test_b09_zero_replicas_are_stopped_and_wake(fleet: Fleet, namespace: str) ->
     )
     assert holds(found, CONDITION_AVAILABLE, "False")
     url = fleet.url(namespace, "chat")
-    fleet.wait_until_reachable(url)
     answer = fleet.post(url, "chat")
     assert answer.status_code == 503
     assert "retry-after" in answer.headers

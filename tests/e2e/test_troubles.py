@@ -119,7 +119,6 @@ def test_b15_a_slow_load_is_never_killed_and_shows_its_progress(fleet: Fleet, na
     fleet.cluster.apply(with_spec(service(namespace), simulation={"loadSeconds": 40}))
     fleet.cluster.wait_for("load progress", KIND, namespace, "chat", _shows_progress)
     url = fleet.url(namespace, "chat")
-    fleet.wait_until_reachable(url)
     assert fleet.post(url, "chat").status_code == 503
     fleet.cluster.wait_for("Ready", KIND, namespace, "chat", _ready, 90)
     (pod,) = fleet.cluster.pods(namespace, "chat")
