@@ -50,7 +50,8 @@ test-cluster: $(STAMP) ## end to end on Kubernetes' own control plane: with the 
 	$(BIN)/python -m tests.cluster.bed --or-skip --image light -- $(BIN)/python -m pytest tests/e2e -m "cluster and not long" --timeout 900
 
 test-long: $(STAMP) ## the long profiles: real models, many rounds, the benchmarks in short
-	$(BIN)/python -m pytest -m "long and not gpu and not cluster" --timeout 1800
+	$(BIN)/python -m pytest -m "long and not gpu" --timeout 1800
+	$(BIN)/python -m tests.cluster.bed --or-skip --image light --image engine -- $(BIN)/python -m pytest tests/e2e -m "cluster and long" --timeout 1800
 
 test-gpu: $(STAMP) ## on a machine with a GPU: check the kernels, time them, write build/gpu/<card>.md; under ten minutes
 	$(BIN)/python -m tests.gpu.run
