@@ -80,7 +80,10 @@ class Leadership:
                 self._say(fault.message)
             if self.acquired.is_set():
                 self._fence.check()
-                await asyncio.sleep(self._terms.interval_seconds)
+                # A renewal that failed is tried again while there is time for it.
+                await asyncio.sleep(
+                    min(1.0, self._terms.interval_seconds) if self.fault else self._terms.interval_seconds
+                )
             else:
                 await self._wait_for_news()
 

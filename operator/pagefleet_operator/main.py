@@ -61,7 +61,8 @@ async def _run(settings: OperatorSettings, root_key: bytes, identity: Identity, 
         listener = bound_socket(host, port)
         # A request outlives the right to write by less than others wait for it.
         timeout = settings.lease_seconds / 3
-        async with ClusterApi(timeout) as api, ClusterApi(timeout) as lease_api:
+        # Of the Lease, two tries must fit into the time for which one is trusted.
+        async with ClusterApi(timeout) as api, ClusterApi(settings.lease_seconds / 5) as lease_api:
             await OperatorProgram(settings, root_key, identity, plan, api, lease_api).run(listener)
     except PortRefused as error:
         logger.error("%s", error)

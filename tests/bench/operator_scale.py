@@ -85,7 +85,7 @@ def measure(num_services: int, idle_seconds: float) -> Scale:
         _make_node(cluster)
         stack.enter_context(_kwok(control_plane))
         stack.enter_context(_replicas(4 * num_services))
-        operator = stack.enter_context(bed.operator(figuresSeconds=15).running())
+        operator = stack.enter_context(bed.operator(figuresSeconds=15, leaseSeconds=60).running())
         return _measure(cluster, operator, audit, num_services, idle_seconds)
 
 
