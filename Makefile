@@ -47,7 +47,7 @@ test-fast: $(STAMP)
 
 test-cluster: $(STAMP) ## end to end on Kubernetes' own control plane: with the process node, then (as root) with a real one
 	$(BIN)/python -m pytest -m "cluster and not long and not gpu" --timeout 900
-	$(BIN)/python -m tests.cluster.bed --or-skip --image light -- $(BIN)/python -m pytest tests/e2e -m "cluster and not long" --timeout 900
+	$(BIN)/python -m tests.cluster.bed --or-skip --image light -- $(BIN)/python -m pytest tests/cluster tests/e2e -m "cluster and not long" --timeout 900
 
 test-long: $(STAMP) ## the long profiles: real models, many rounds, the benchmarks in short
 	$(BIN)/python -m pytest -m "long and not gpu" --timeout 1800
