@@ -3,12 +3,14 @@
 import pytest
 
 from pagefleet_contract.names import (
+    COMPONENT_ENGINE,
     CONDITION_AVAILABLE,
     CONDITION_PROGRESSING,
     CONDITION_READY,
     KIND,
     LABEL_SERVICE,
     child_name,
+    service_selector,
 )
 from tests.e2e.cluster import Cluster, Object, holds
 from tests.e2e.fleet import Fleet
@@ -33,6 +35,20 @@ def _rolled(found: Object | None) -> bool:
         and holds(found, CONDITION_READY)
         and status.get("replicas") == status.get("updatedReplicas") == status.get("readyReplicas") == wanted
     )
+
+
+def _engines(name: str) -> str:
+    """The label selector of a service's engine pods."""
+    return ",".join(f"{key}={value}" for key, value in service_selector(name, COMPONENT_ENGINE).items())
+
+
+def _uids(pods: list[Object]) -> set[str]:
+    return {pod["metadata"]["uid"] for pod in pods}
+
+
+def _num_blocks(found: Object | None) -> int | None:
+    """The KV blocks of one replica, as the status has them."""
+    return None if found is None else (found["status"].get("kv") or {}).get("blocks")
 
 
 def _children(cluster: Cluster, namespace: str, name: str) -> list[Object]:
@@ -63,7 +79,7 @@ def test_scaling_follows_the_scale_subresource_and_loses_no_stream(fleet: Fleet,
         fleet.cluster.wait_for("3 ready replicas", KIND, namespace, "chat", _rolled)
         fleet.cluster.scale(namespace, "chat", 1)
         fleet.cluster.wait_for("1 ready replica", KIND, namespace, "chat", _rolled, seconds=120)
-        fleet.cluster.wait("one pod", "Pod", namespace, lambda pods: len(pods) == 1, 120, f"{LABEL_SERVICE}=chat,pagefleet.dev/component=engine")  # fmt: skip  # noqa: E501
+        fleet.cluster.wait("one pod", "Pod", namespace, lambda pods: len(pods) == 1, 120, _engines("chat"))
     assert not tally.faults
     assert tally.good
 
@@ -82,7 +98,7 @@ def test_an_edit_that_can_be_live_restarts_nothing(fleet: Fleet, namespace: str)
     manifest = service(namespace)
     fleet.cluster.apply(manifest)
     fleet.cluster.wait_for("Ready", KIND, namespace, "chat", _rolled)
-    before = {pod["metadata"]["uid"] for pod in fleet.cluster.pods(namespace, "chat")}
+    before = _uids(fleet.cluster.pods(namespace, "chat"))
     fleet.cluster.apply(with_spec(manifest, scheduling={"maxQueue": 7}))
     fleet.cluster.wait_for("Ready again", KIND, namespace, "chat", _rolled)
     fleet.cluster.wait_for(
@@ -92,22 +108,24 @@ def test_an_edit_that_can_be_live_restarts_nothing(fleet: Fleet, namespace: str)
         child_name("chat", "live"),
         lambda found: found is not None and '"maxQueue": 7' in found["data"]["live.json"].replace(":7", ": 7"),
     )
-    assert {pod["metadata"]["uid"] for pod in fleet.cluster.pods(namespace, "chat")} == before
+    assert _uids(fleet.cluster.pods(namespace, "chat")) == before
 
 
 def test_an_edit_that_needs_it_rolls_and_loses_no_stream(fleet: Fleet, namespace: str) -> None:
     manifest = service(namespace, replicas=2)
     fleet.cluster.apply(manifest)
     fleet.cluster.wait_for("2 ready", KIND, namespace, "chat", _rolled)
-    before = {pod["metadata"]["uid"] for pod in fleet.cluster.pods(namespace, "chat")}
+    before = _uids(fleet.cluster.pods(namespace, "chat"))
     with streams(fleet.url(namespace, "chat"), "chat") as tally:
         fleet.cluster.apply(with_spec(manifest, kvCache={"budget": {"blocks": 600}}))
         found = fleet.cluster.wait_for("the roll's end", KIND, namespace, "chat", _rolled, seconds=120)
     assert not tally.faults
     assert tally.good
     # The last of them may still be on its way out: it has finished what it was asked.
-    fleet.cluster.wait("new pods alone", "Pod", namespace, lambda pods: not before & {pod["metadata"]["uid"] for pod in pods}, selector=f"{LABEL_SERVICE}=chat")  # fmt: skip  # noqa: E501
-    fleet.cluster.wait_for("600 blocks", KIND, namespace, "chat", lambda now: now is not None and now["status"]["kv"]["blocks"] == 600)  # fmt: skip  # noqa: E501
+    fleet.cluster.wait(
+        "new pods alone", "Pod", namespace, lambda pods: not before & _uids(pods), selector=f"{LABEL_SERVICE}=chat"
+    )
+    fleet.cluster.wait_for("600 blocks", KIND, namespace, "chat", lambda found: _num_blocks(found) == 600)
     assert found["metadata"]["generation"] == 2
 
 
@@ -118,7 +136,7 @@ def test_two_edits_during_a_roll_end_at_the_last(fleet: Fleet, namespace: str) -
     for blocks in (600, 700):
         fleet.cluster.apply(with_spec(manifest, kvCache={"budget": {"blocks": blocks}}))
     fleet.cluster.wait_for("the roll's end", KIND, namespace, "chat", _rolled, seconds=120)
-    fleet.cluster.wait_for("700 blocks", KIND, namespace, "chat", lambda now: now is not None and now["status"]["kv"]["blocks"] == 700)  # fmt: skip  # noqa: E501
+    fleet.cluster.wait_for("700 blocks", KIND, namespace, "chat", lambda found: _num_blocks(found) == 700)
 
 
 def test_a_killed_pod_is_replaced_and_requests_go_on(fleet: Fleet, namespace: str) -> None:
@@ -129,7 +147,7 @@ def test_a_killed_pod_is_replaced_and_requests_go_on(fleet: Fleet, namespace: st
     for _ in range(20):
         assert completion(fleet.url(namespace, "chat"), "chat")
     fleet.cluster.wait_for("2 ready again", KIND, namespace, "chat", _rolled)
-    assert victim["uid"] not in {pod["metadata"]["uid"] for pod in fleet.cluster.pods(namespace, "chat")}
+    assert victim["uid"] not in _uids(fleet.cluster.pods(namespace, "chat"))
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Service", "ConfigMap", "PodDisruptionBudget"])
