@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import httpx2
 
@@ -13,7 +12,7 @@ from pagefleet_contract.metrics import ROUTER_IN_FLIGHT
 from pagefleet_contract.names import COMPONENT_OPERATOR, HTTP_PORT, LABEL_COMPONENT
 from pagefleet_local.commands import Commands
 from tests.e2e.cluster import Cluster
-from tests.e2e.traffic import chat_body
+from tests.e2e.traffic import chat_body, wait_until_reachable
 
 OPERATOR_SELECTOR = f"{LABEL_COMPONENT}={COMPONENT_OPERATOR}"
 
@@ -31,25 +30,12 @@ class Fleet:
         """
         found = self.cluster.wait_for("a Service", "Service", namespace, service, lambda now: now is not None)
         url = f"http://{found['spec']['clusterIP']}:{HTTP_PORT}"
-        self._wait_until_reachable(url)
+        wait_until_reachable(url)
         return url
 
     def post(self, url: str, model: str) -> httpx2.Response:
         """Return the answer to one short chat request, whatever it is."""
         return httpx2.post(f"{url}/v1/chat/completions", json=chat_body(model, 4), timeout=60)
-
-    def _wait_until_reachable(self, url: str, seconds: float = 60) -> None:
-        """Return once the address takes connections: behind it stands a ready router."""
-        where = urlsplit(url)
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                httpx2.get(f"{url}/health/ready", timeout=5).raise_for_status()
-                return
-            except (OSError, httpx2.HTTPError) as error:
-                if time.monotonic() > deadline:
-                    raise AssertionError(f"{where.netloc} not reachable within {seconds:g} s: {error}") from error
-                time.sleep(0.05)
 
     def wait_for_in_flight(self, namespace: str, service: str, count: int, seconds: float = 30) -> None:
         """Return once the service's router has at least `count` requests in flight."""

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,19 @@ from typing import Any
 import httpx2
 
 _TIMEOUT = httpx2.Timeout(120, connect=10)
+
+
+def wait_until_reachable(url: str, seconds: float = 60) -> None:
+    """Return once a ready pod answers behind the address: a node learns of one a moment after the API server does."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            httpx2.get(f"{url}/health/ready", timeout=5).raise_for_status()
+            return
+        except (OSError, httpx2.HTTPError) as error:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{url} not reachable within {seconds:g} s: {error}") from error
+            time.sleep(0.05)
 
 
 def completion(url: str, model: str, max_tokens: int = 8, headers: dict[str, str] | None = None) -> str:
