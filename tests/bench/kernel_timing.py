@@ -31,8 +31,8 @@ def rounds(variants: Variants, count: int) -> dict[str, list[float]]:
     return times
 
 
-def ratios(numerator: list[float], denominator: list[float]) -> list[float]:
-    return [a / b for a, b in zip(numerator, denominator, strict=True)]
+def ratios(numerator: list[float], denominator: list[float]) -> tuple[float, ...]:
+    return tuple(a / b for a, b in zip(numerator, denominator, strict=True))
 
 
 def describe(name: str, times: list[float], amount: float, unit: str) -> str:
