@@ -8,6 +8,7 @@ import torch
 
 from pagefleet_kernels.cpu.library import CpuLibrary, CpuUnavailable, load_library
 from pagefleet_kernels.cpu.targets import this_machine
+from pagefleet_kernels.pages import PLAIN_PAGES, CppPages, PageKernels
 from pagefleet_kernels.prepacked_linear import why_not_onednn
 from pagefleet_kernels.prepacked_linear.cpu import TYPES
 
@@ -22,15 +23,18 @@ _LINEARS = {
 class Kernels:
     """The choice. `notes` say what is missing and what that costs."""
 
-    library: CpuLibrary | None = None
+    pages: PageKernels = PLAIN_PAGES
     linears: Literal["library", "onednn", "torch"] = "torch"
     notes: tuple[str, ...] = ()
 
     @property
+    def library(self) -> CpuLibrary | None:
+        """What fused layers and packed linear layers run on beside the operations on pages."""
+        return self.pages.library if isinstance(self.pages, CppPages) else None
+
+    @property
     def description(self) -> str:
-        return (
-            f"{'plain PyTorch' if self.library is None else f'C++ for {self.library.target}'}, {_LINEARS[self.linears]}"
-        )
+        return f"{self.pages.name}, {_LINEARS[self.linears]}"
 
 
 # Every operation as its reference has it, or as torch's own functions allow.
@@ -52,7 +56,7 @@ def choose_kernels(mode: Literal["auto", "plain"], dtype: torch.dtype, cache: Pa
     linears, reason = _choose_linears(library, dtype)
     if reason is not None:
         notes.append(f"linear layers are torch's own, up to six times slower at small batches: {reason}")
-    return Kernels(library, linears, tuple(notes))
+    return Kernels(PLAIN_PAGES if library is None else CppPages(library), linears, tuple(notes))
 
 
 def _choose_linears(

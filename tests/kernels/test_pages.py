@@ -5,6 +5,7 @@ import torch
 
 from pagefleet_kernels.kv_write import kv_write
 from pagefleet_kernels.page_copy import page_copy
+from pagefleet_kernels.pages import PLAIN_PAGES
 
 
 def test_each_token_lands_in_its_slot_and_nothing_else_changes() -> None:
@@ -49,11 +50,11 @@ def test_copies_are_whole_pages_in_order() -> None:
     buffer = torch.arange(4 * 6, dtype=torch.uint8).view(4, 6)
     before = buffer.clone()
 
-    page_copy(buffer, [(0, 1), (1, 2)])
+    page_copy(buffer, [(0, 1), (1, 2)], kernels=PLAIN_PAGES)
 
     assert torch.equal(buffer, before[[0, 0, 0, 3]])
 
 
 def test_a_page_that_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match="copy of page 4 to page 0: the cache has pages 0 to 3"):
-        page_copy(torch.zeros(4, 8, dtype=torch.uint8), [(4, 0)])
+        page_copy(torch.zeros(4, 8, dtype=torch.uint8), [(4, 0)], kernels=PLAIN_PAGES)

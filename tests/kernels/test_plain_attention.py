@@ -6,6 +6,7 @@ import torch
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow, paged_attention
 from pagefleet_kernels.paged_attention.layout import gather_row, group_by_length
 from pagefleet_kernels.paged_attention.reference import paged_attention_reference
+from pagefleet_kernels.pages import PLAIN_PAGES
 from tests.kernels.attention_cases import AttentionCase, AttentionInputs, make_inputs
 from tests.kernels.tolerances import ATTENTION
 
@@ -37,6 +38,7 @@ def attended(case: AttentionCase, inputs: AttentionInputs) -> torch.Tensor:
         window=case.window,
         softcap=case.softcap,
         sinks=inputs.sinks,
+        kernels=PLAIN_PAGES,
     )
 
 
@@ -100,6 +102,7 @@ def test_arguments_that_do_not_fit_are_named(change: dict[str, object], message:
         "value_pages": inputs.value_pages,
         "batch": inputs.batch,
         "scale": 1.0,
+        "kernels": PLAIN_PAGES,
     }
 
     with pytest.raises(ValueError, match=message):

@@ -1,15 +1,15 @@
 """Copy whole pages of the cache (copy-on-write)."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
-from pagefleet_kernels.cpu.library import CpuLibrary
-from pagefleet_kernels.page_copy.cpu import page_copy_cpu
-from pagefleet_kernels.page_copy.reference import page_copy_reference
+if TYPE_CHECKING:
+    from pagefleet_kernels.pages import PageKernels
 
 
-def page_copy(buffer: torch.Tensor, copies: Sequence[tuple[int, int]], *, library: CpuLibrary | None = None) -> None:
+def page_copy(buffer: torch.Tensor, copies: Sequence[tuple[int, int]], *, kernels: "PageKernels") -> None:
     """Copy page `source` to page `target` for each (source, target) of `copies`, in order, in place.
 
     `buffer` is [num_blocks, bytes_per_page]: a page is every layer's keys and values, so a copy is one contiguous
@@ -21,7 +21,4 @@ def page_copy(buffer: torch.Tensor, copies: Sequence[tuple[int, int]], *, librar
     for source, target in copies:
         if not (0 <= source < num_blocks and 0 <= target < num_blocks):
             raise ValueError(f"copy of page {source} to page {target}: the cache has pages 0 to {num_blocks - 1}")
-    if library is not None:
-        page_copy_cpu(library, buffer, copies)
-    else:
-        page_copy_reference(buffer, copies)
+    kernels.copy(buffer, copies)

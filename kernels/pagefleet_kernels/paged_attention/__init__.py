@@ -1,11 +1,13 @@
 """Attention of packed queries to keys and values that lie in pages."""
 
+from typing import TYPE_CHECKING
+
 import torch
 
-from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
-from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu, supports
-from pagefleet_kernels.paged_attention.gathered import gathered_attention
+
+if TYPE_CHECKING:
+    from pagefleet_kernels.pages import PageKernels
 
 __all__ = ["AttentionBatch", "BatchRow", "paged_attention"]
 
@@ -20,7 +22,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
-    library: CpuLibrary | None = None,
+    kernels: "PageKernels",
 ) -> torch.Tensor:
     """Return [T, Hq, Dv]: for each packed query [T, Hq, D] its causal attention to its row's context in the pages.
 
@@ -28,22 +30,12 @@ def paged_attention(
     Query head h reads key-value head h // (Hq / H). `window` is the number of positions seen, the own one included.
     `softcap` c turns a scaled score s into c·tanh(s / c). `sinks` [Hq] are extra scores that take part in the softmax
     and carry no value. What lies in slots outside a row's context is never seen, NaN included.
-    With `library` the C++ kernel runs it where it knows the types and sizes. Raises ValueError where shapes don't fit.
+    Raises ValueError where shapes don't fit.
     """
     _check(query, key_pages, value_pages, batch, window, sinks)
-    if library is not None and supports(query, key_pages, value_pages):
-        return paged_attention_cpu(
-            library,
-            query,
-            key_pages,
-            value_pages,
-            batch,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-        )
-    return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
+    return kernels.attend(
+        query, key_pages, value_pages, batch, scale=scale, window=window, softcap=softcap, sinks=sinks
+    )
 
 
 def _check(

@@ -80,7 +80,7 @@ def paged_attention_forward(
         window=sliding_window,
         softcap=softcap,
         sinks=s_aux,
-        library=step.cache.kernels.library,
+        kernels=step.cache.kernels.pages,
     )
     return output[None], None
 

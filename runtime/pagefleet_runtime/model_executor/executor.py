@@ -64,7 +64,7 @@ class ModelExecutor:
             page_copy(
                 self._cache.buffer,
                 [(copy.source, copy.target) for copy in plan.copies],
-                library=self._cache.kernels.library,
+                kernels=self._cache.kernels.pages,
             )
             outcome = self._run(plan.rows, masks)
         kept, refused = self._grammars.advance(outcome.sampled)

@@ -6,9 +6,8 @@ import torch
 
 from pagefleet_contract.capacity import LayerShape
 from pagefleet_kernels.choice import PLAIN, Kernels
-from pagefleet_kernels.cpu.cache import PageWriter, Rotation
+from pagefleet_kernels.cpu.cache import Rotation
 from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
-from pagefleet_kernels.kv_write import kv_write
 
 
 class KVCache:
@@ -44,8 +43,7 @@ class KVCache:
             values = self._view(offset, layer.num_kv_heads, layer.value_size)
             offset += values[0].numel()
             self._views.append((keys, values))
-        library = kernels.library
-        self._writers = [] if library is None else [PageWriter(library, *views) for views in self._views]
+        self._writers = [kernels.pages.writer(*views) for views in self._views]
 
     @property
     def device(self) -> torch.device:
@@ -69,11 +67,7 @@ class KVCache:
     ) -> None:
         """Write the layer's new keys and values into their slots. A rotation, of queries and keys before that, needs
         the C++ kernels."""
-        if self._writers:
-            self._writers[layer_index].write(key, value, slots, rotation)
-        else:
-            assert rotation is None
-            kv_write(key, value, *self._views[layer_index], slots)
+        self._writers[layer_index].write(key, value, slots, rotation)
 
     def fill(self, value: float) -> None:
         """Set every stored key and value; not a number shows whoever reads a slot that nobody wrote."""

@@ -152,7 +152,7 @@ class FusedLayer(torch.nn.Module):
             scale=self._scale,
             window=self._window,
             softcap=self._softcap,
-            library=self._library,
+            kernels=step.cache.kernels.pages,
         )
         attended_rows: torch.Tensor = self.out(attended.flatten(1))
         return attended_rows

@@ -1,0 +1,129 @@
+"""The operations on pages as one object that whoever holds a cache is given: what computes is its own affair.
+
+`TritonPages` stands in a file of its own, because it needs Triton.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from pagefleet_kernels.cpu.cache import PageWriter, Rotation
+from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.kv_write import kv_write
+from pagefleet_kernels.page_copy.cpu import page_copy_cpu
+from pagefleet_kernels.page_copy.reference import page_copy_reference
+from pagefleet_kernels.paged_attention.batch import AttentionBatch
+from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu, supports
+from pagefleet_kernels.paged_attention.gathered import gathered_attention
+
+
+class Writer(Protocol):
+    """Writes keys and values to one layer's pages."""
+
+    def write(
+        self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, rotation: Rotation | None = None
+    ) -> None:
+        """As kv_write has it; with a rotation, which fused layers have, as rotary_kv_write."""
+        ...
+
+
+class PageKernels(Protocol):
+    """Implementations of the operations; arguments are as those operations' public functions checked them."""
+
+    @property
+    def name(self) -> str: ...
+
+    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer: ...
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key_pages: torch.Tensor,
+        value_pages: torch.Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor: ...
+
+    def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainWriter:
+    key_pages: torch.Tensor
+    value_pages: torch.Tensor
+
+    def write(
+        self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, rotation: Rotation | None = None
+    ) -> None:
+        assert rotation is None, "fused layers need the C++ kernels"
+        kv_write(key, value, self.key_pages, self.value_pages, slots)
+
+
+class PlainPages:
+    """Plain PyTorch, on any device."""
+
+    name = "plain PyTorch"
+
+    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer:
+        return PlainWriter(key_pages, value_pages)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key_pages: torch.Tensor,
+        value_pages: torch.Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
+
+    def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
+        page_copy_reference(buffer, copies)
+
+
+PLAIN_PAGES = PlainPages()
+
+
+@dataclass(frozen=True, slots=True)
+class CppPages:
+    """The C++ library, on a CPU; attention of types and sizes that it doesn't know is plain PyTorch's."""
+
+    library: CpuLibrary
+
+    @property
+    def name(self) -> str:
+        return f"C++ for {self.library.target}"
+
+    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer:
+        return PageWriter(self.library, key_pages, value_pages)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key_pages: torch.Tensor,
+        value_pages: torch.Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if not supports(query, key_pages, value_pages):
+            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
+        return paged_attention_cpu(
+            self.library, query, key_pages, value_pages, batch, scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
+
+    def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
+        page_copy_cpu(self.library, buffer, copies)
