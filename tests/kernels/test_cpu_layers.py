@@ -77,6 +77,26 @@ def test_packed_layers_equal_torchs_own(library: CpuLibrary, dtype: torch.dtype,
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 7, 33])
+@pytest.mark.parametrize("inputs", [50, 51, 2500])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_a_gated_layer_equals_its_product_and_then_its_activation(
+    library: CpuLibrary, dtype: torch.dtype, rows: int, inputs: int, activation: Activation
+) -> None:
+    weights = [torch.randn(75, inputs).to(dtype) / inputs**0.5 for _ in range(2)]
+    biases = [torch.randn(75).to(dtype), None]
+    x = torch.randn(rows, inputs).to(dtype)
+
+    ours = PrepackedLinear(weights, biases, library, activation=activation)(x[None])
+
+    parts = zip(weights, biases, strict=True)
+    product = torch.cat([linear(x.float(), w.float(), None if b is None else b.float()) for w, b in parts], dim=1)
+    meant = gated_activation(product, activation)
+    assert ours.shape == (1, rows, 75)
+    assert (ours[0].float() - meant).abs().max() <= LINEAR[dtype] * meant.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_rows_product_doesnt_depend_on_other_rows_or_its_place(library: CpuLibrary, dtype: torch.dtype) -> None:
     layer = PrepackedLinear([torch.randn(100, 1536).to(dtype)], library=library)
     x = torch.randn(37, 1536).to(dtype)

@@ -1,6 +1,6 @@
 // The small operations of a layer that otherwise cost a dispatch and a pass over memory for each of their steps.
 
-#include "types.h"
+#include "activation.h"
 #include "work.h"
 
 namespace pagefleet {
@@ -25,14 +25,6 @@ static void norm_row(const char* x, char* residual, const float* weights, char* 
     vf w = load_some((const char*)(weights + i), FLOAT32, size - i);
     store_some(out + i * bytes, type, size - i, load_some(source + i * bytes, type, size - i) * factor * w);
   }
-}
-
-enum Activation : int32_t { SILU = 0, GELU_TANH = 1 };
-
-PAGEFLEET_INLINE vf activate(vf x, int activation) {
-  if (activation == SILU) return x * sigmoid(x);
-  // 0.5 x (1 + tanh(y)) = x sigmoid(2 y)
-  return x * sigmoid(1.5957691216057308f * (x + 0.044715f * x * x * x));
 }
 
 template <int type>

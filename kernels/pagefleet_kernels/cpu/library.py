@@ -114,9 +114,10 @@ def _load(path: Path) -> ctypes.CDLL:
     assert torch.get_num_threads() >= 1
     functions = ctypes.CDLL(str(path))
     functions.pagefleet_write.restype = ctypes.c_int64
-    functions.pagefleet_packed_floats.restype = ctypes.c_int64
+    functions.pagefleet_panel_bytes.restype = functions.pagefleet_packed_floats.restype = ctypes.c_int64
+    functions.pagefleet_panel_bytes.argtypes = (_LONG, _INT)
     functions.pagefleet_packed_floats.argtypes = (_LONG, _LONG, _INT)
-    functions.pagefleet_pack.argtypes = (_ADDRESS, _LONG, _LONG, _INT, _ADDRESS, _INT)
+    functions.pagefleet_pack.argtypes = (_ADDRESS, _LONG, _LONG, _INT, _ADDRESS, _INT, _INT)
     functions.pagefleet_move_pages.argtypes = (_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _LONG, _LONG, _INT)
     functions.pagefleet_rms_norm.argtypes = (_ADDRESS, _LONG, *[_ADDRESS] * 3, _LONG, _INT, _INT, _FLOAT, _INT)
     functions.pagefleet_gated_activation.argtypes = (_ADDRESS, _LONG, _ADDRESS, _LONG, _INT, _INT, _INT, _INT)

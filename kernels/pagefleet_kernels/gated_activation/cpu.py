@@ -5,7 +5,7 @@ import torch
 from pagefleet_kernels.cpu.arguments import TYPE_NUMBERS, check_address, check_dense, check_type
 from pagefleet_kernels.cpu.library import CpuLibrary
 
-_NUMBERS = {"silu": 0, "gelu_tanh": 1}  # Activation of cpu/layers.cpp
+ACTIVATION_NUMBERS = {"silu": 0, "gelu_tanh": 1}  # Activation of cpu/activation.h
 
 
 def gated_activation_cpu(library: CpuLibrary, gate_up: torch.Tensor, activation: str) -> torch.Tensor:  # [T, 2 N]
@@ -22,7 +22,7 @@ def gated_activation_cpu(library: CpuLibrary, gate_up: torch.Tensor, activation:
         gate_up.shape[0],
         size,
         TYPE_NUMBERS[gate_up.dtype],
-        _NUMBERS[activation],
+        ACTIVATION_NUMBERS[activation],
         torch.get_num_threads(),
     )
     return out

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.gated_activation import Activation, gated_activation
 from pagefleet_kernels.prepacked_linear.cpu import LibraryWeight
 from pagefleet_kernels.prepacked_linear.memory import WeightMemory
 from pagefleet_kernels.prepacked_linear.onednn import OneDnnWeight
@@ -13,8 +14,9 @@ from pagefleet_kernels.prepacked_linear.onednn import OneDnnWeight
 class PrepackedLinear(torch.nn.Module):
     """y = x · weightᵀ + bias for x [..., in]. The weight given is read once and not kept.
 
-    Several weights of one input become one layer whose outputs lie one behind the other. With `library` it is C++
-    that multiplies, where the number of inputs is even, from `memory` that layers share; otherwise oneDNN.
+    Several weights of one input become one layer whose outputs lie one behind the other. With `activation` the first
+    half of these is a gate and the second its factor: y = activation(gate) * factor. With `library` it is C++ that
+    multiplies, where the number of inputs is even, from `memory` that layers share; otherwise oneDNN.
     """
 
     def __init__(
@@ -23,6 +25,7 @@ class PrepackedLinear(torch.nn.Module):
         biases: Sequence[torch.Tensor | None] = (None,),
         library: CpuLibrary | None = None,
         memory: WeightMemory | None = None,
+        activation: Activation | None = None,
     ) -> None:
         super().__init__()
         self.in_features = weights[0].shape[1]
@@ -30,9 +33,10 @@ class PrepackedLinear(torch.nn.Module):
         self.dtype = weights[0].dtype
         joined = weights[0].detach() if len(weights) == 1 else torch.cat([weight.detach() for weight in weights])
         self._bias = _joined_bias(weights, biases)
+        self._activation = activation
         self._packed: LibraryWeight | OneDnnWeight
         if library is not None and self.in_features % 2 == 0:
-            self._packed = LibraryWeight(library, joined, memory or WeightMemory())
+            self._packed = LibraryWeight(library, joined, memory or WeightMemory(), activation)
             self._bias = None if self._bias is None else self._bias.float()
         else:
             self._packed = OneDnnWeight(joined)
@@ -44,7 +48,11 @@ class PrepackedLinear(torch.nn.Module):
         return self.in_features * self.out_features * self.dtype.itemsize + bias_bytes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._packed.multiply(x, self._bias)
+        product = self._packed.multiply(x, self._bias)
+        if self._activation is None or isinstance(self._packed, LibraryWeight):
+            return product
+        gated = gated_activation(product.flatten(0, -2), self._activation)
+        return gated.view(*product.shape[:-1], -1)
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self._bias is not None}"

@@ -38,12 +38,14 @@ _IGNORED = frozenset(
 
 @dataclass
 class PagedStep:
-    """What attention needs to know of the running step; `calls` counts the calls of each layer."""
+    """What attention needs to know of the running step; `calls` counts the calls of each layer. `unadded` is what a
+    fused layer leaves to the norm behind it to add to the residual."""
 
     batch: AttentionBatch
     slots: torch.Tensor  # [T], where each token's key and value go
     cache: KVCache
     calls: dict[int, int] = field(default_factory=dict)
+    unadded: torch.Tensor | None = None  # [T, N]
 
     def count_call(self, layer_index: int) -> None:
         self.calls[layer_index] = self.calls.get(layer_index, 0) + 1

@@ -13,7 +13,7 @@ import torch
 
 from pagefleet_kernels.cpu.cache import Rotation
 from pagefleet_kernels.cpu.library import CpuLibrary
-from pagefleet_kernels.gated_activation import Activation, gated_activation
+from pagefleet_kernels.gated_activation import Activation
 from pagefleet_kernels.paged_attention import paged_attention
 from pagefleet_kernels.rms_norm import rms_norm
 from pagefleet_runtime.errors import ModelRefused
@@ -84,12 +84,18 @@ class FusedNorm(torch.nn.Module):
         """Return the norm of x [T, N]; with a residual, x is added to it in place and the sum's norm returned."""
         return rms_norm(x, self.weight, self.epsilon, residual=residual, library=self._library)  # type: ignore[arg-type]
 
+    def residual_rows(self, residual: torch.Tensor, step: PagedStep) -> torch.Tensor:
+        """Return the norm of the residual [T, N], to which what the layer before left is added in place."""
+        unadded, step.unadded = step.unadded, None
+        return self.rows(residual) if unadded is None else self.rows(unadded, residual)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [1, T, N]
-        return self.rows(x[0])[None]
+        return self.residual_rows(x[0], CURRENT_STEP.get())[None]
 
 
 class FusedLayer(torch.nn.Module):
-    """One layer of a packed step. Changes its input in place: it is the residual, which nobody else reads."""
+    """One layer of a packed step. Changes its input in place: it is the residual, which nobody else reads. What its
+    MLP gives is left to the next norm, which adds it on its way."""
 
     def __init__(self, layer: Any, family: _Family, library: CpuLibrary, packer: LinearPacker) -> None:
         super().__init__()
@@ -100,10 +106,9 @@ class FusedLayer(torch.nn.Module):
         self._scale, self._head_size = float(attention.scaling), int(attention.head_dim)
         self._query_heads = attention.q_proj.out_features // self._head_size
         self._kv_heads = attention.k_proj.out_features // self._head_size
-        self._activation = _ACTIVATIONS[_activation_name(layer)]
         self.qkv = packer.join([attention.q_proj, attention.k_proj, attention.v_proj])
         self.out = packer.join([attention.o_proj])
-        self.gate_up = packer.join([mlp.gate_proj, mlp.up_proj])
+        self.gated = packer.join([mlp.gate_proj, mlp.up_proj], _ACTIVATIONS[_activation_name(layer)])
         self.down = packer.join([mlp.down_proj])
 
         def norm(holder: Any, name: str) -> FusedNorm | None:
@@ -125,15 +130,14 @@ class FusedLayer(torch.nn.Module):
     ) -> torch.Tensor:
         if attention_mask is not None or position_embeddings is None:
             raise ModelRefused("a fused layer was given a mask, or no angles; it attends by position alone")
-        residual = hidden_states[0]
-        attended = self._attend(self.attention_norm.rows(residual), position_embeddings, CURRENT_STEP.get())
+        step, residual = CURRENT_STEP.get(), hidden_states[0]
+        attended = self._attend(self.attention_norm.residual_rows(residual, step), position_embeddings, step)
         if self.attention_output_norm is not None:
             attended = self.attention_output_norm.rows(attended)
-        gate_up = self.gate_up(self.mlp_norm.rows(attended, residual))
-        output = self.down(gated_activation(gate_up, self._activation, library=self._library))
+        output = self.down(self.gated(self.mlp_norm.rows(attended, residual)))
         if self.mlp_output_norm is not None:
             output = self.mlp_output_norm.rows(output)
-        residual.add_(output)
+        step.unadded = output
         return hidden_states
 
     def _attend(

@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import linear
 
 from pagefleet_kernels.choice import Kernels
+from pagefleet_kernels.gated_activation import Activation, gated_activation
 from pagefleet_kernels.prepacked_linear import PrepackedLinear, WeightMemory
 
 
@@ -21,17 +22,24 @@ class LinearPacker:
     def packs(self) -> bool:
         return self._kind != "torch"
 
-    def join(self, layers: Sequence[torch.nn.Linear]) -> torch.nn.Module:
-        """Return one layer whose outputs are those of `layers`, one behind the other."""
+    def join(self, layers: Sequence[torch.nn.Linear], activation: Activation | None = None) -> torch.nn.Module:
+        """Return one layer whose outputs are those of `layers`, one behind the other; with an activation, of a gate
+        and its factor: activation(gate) * factor."""
         weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
         if not self.packs:
-            return _JoinedLinear(weights, biases)
-        return PrepackedLinear(weights, biases, library=self._library, memory=self._memory)
+            return _JoinedLinear(weights, biases, activation)
+        return PrepackedLinear(weights, biases, library=self._library, memory=self._memory, activation=activation)
 
 
 class _JoinedLinear(torch.nn.Module):
-    def __init__(self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None]) -> None:
+    def __init__(
+        self,
+        weights: Sequence[torch.Tensor],
+        biases: Sequence[torch.Tensor | None],
+        activation: Activation | None,
+    ) -> None:
         super().__init__()
+        self._activation = activation
         self.register_buffer("weight", torch.cat([weight.detach() for weight in weights]), persistent=False)
         bias = None
         if any(bias is not None for bias in biases):
@@ -40,4 +48,5 @@ class _JoinedLinear(torch.nn.Module):
         self.register_buffer("bias", bias, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return linear(x, self.weight, self.bias)  # type: ignore[arg-type]
+        product = linear(x, self.weight, self.bias)  # type: ignore[arg-type]
+        return product if self._activation is None else gated_activation(product, self._activation)
