@@ -3,7 +3,7 @@
 It counts what is stored, to the byte, so that a plan and a running server can be compared.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -32,6 +32,14 @@ class ModelShape:
         """Return the shape of a model whose layers are all alike."""
         layer = LayerShape(num_kv_heads, head_size, head_size if value_size is None else value_size)
         return cls((layer,) * num_layers)
+
+    def can_be_shared_by(self, num_ranks: int) -> bool:
+        """Whether each of several ranks can hold as many heads of every layer as the others."""
+        return all(layer.num_kv_heads % num_ranks == 0 for layer in self.layers)
+
+    def share(self, num_ranks: int) -> "ModelShape":
+        """Return what one of them holds."""
+        return ModelShape(tuple(replace(layer, num_kv_heads=layer.num_kv_heads // num_ranks) for layer in self.layers))
 
 
 def dtype_bytes(dtype: str) -> int:

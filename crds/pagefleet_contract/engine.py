@@ -221,6 +221,14 @@ class ServingSettings(Section):
     """Whether /metrics also carries the figures under the names that vLLM uses."""
 
 
+class ParallelSettings(Section):
+    """How many processes compute the model together."""
+
+    tensor: int = Field(default=1, ge=1, le=1024)
+    """Ranks that each hold an equal share of the attention heads and of the weights: one process per GPU, or, on a CPU,
+    processes that divide its cores. It must divide the model's heads and key-value heads."""
+
+
 class SimulationSettings(Section):
     """How a simulated:// model behaves; nothing of it concerns a real one."""
 
@@ -245,7 +253,17 @@ class EngineConfig(Section):
     kv_cache: KVCacheSettings = KVCacheSettings()
     scheduling: SchedulingSettings = SchedulingSettings()
     serving: ServingSettings = ServingSettings()
+    parallel: ParallelSettings = ParallelSettings()
     simulation: SimulationSettings = SimulationSettings()
+
+    @model_validator(mode="after")
+    def _ranks_of_a_real_model(self) -> Self:
+        if self.parallel.tensor > 1 and self.model.uri.startswith(SIMULATED_SCHEME):
+            raise ValueError(
+                f"parallel.tensor is {self.parallel.tensor}, but model.uri is {self.model.uri}, which is only played; "
+                "say how many accelerators are played in simulation.accelerator, such as 4xh100"
+            )
+        return self
 
     @model_validator(mode="after")
     def _simulation_of_a_simulated_model(self) -> Self:

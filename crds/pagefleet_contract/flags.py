@@ -28,6 +28,7 @@ _SECTION_TITLES = {
     "kv_cache": "the KV cache",
     "scheduling": "scheduling",
     "serving": "serving",
+    "parallel": "several processes for one model",
     "simulation": "simulation, for simulated:// models alone",
 }
 

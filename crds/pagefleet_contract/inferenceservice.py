@@ -63,6 +63,10 @@ class ModelSpec(ModelSettings, WithRules):
     )
 
 
+# The accelerator.resource of replicas without an accelerator.
+CPU = "cpu"
+
+
 class Accelerator(Section):
     """What each replica computes on."""
 
@@ -76,7 +80,8 @@ class Accelerator(Section):
     nvidia.com/mig-1g.10gb; or cpu for replicas without one."""
 
     count: int = Field(default=1, ge=1, le=1024)
-    """How many of it a replica gets; for cpu, the cores."""
+    """How many of it a replica gets; for cpu, the cores of its one process. Several GPUs compute the model together
+    (tensor parallel), each with an equal share of its heads, so their number must divide the key-value heads."""
 
     memory: Quantity | None = None
     """Memory of one accelerator, such as 80Gi; for cpu, the container's memory limit. If absent, it is learnt from the

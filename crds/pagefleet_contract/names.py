@@ -50,6 +50,8 @@ MOUNT_KEYS = f"{MOUNT_ROOT}/keys"
 MOUNT_MODEL = f"{MOUNT_ROOT}/model"
 MOUNT_CACHE = f"{MOUNT_ROOT}/cache"
 MOUNT_TMP = f"{MOUNT_ROOT}/tmp"
+# Where processes of one pod share memory; not ours to choose.
+MOUNT_SHARED_MEMORY = "/dev/shm"
 MOUNT_ROUTER = f"{MOUNT_ROOT}/router"
 MOUNT_SETTINGS = f"{MOUNT_ROOT}/settings"
 MOUNT_ROOT_KEY = f"{MOUNT_ROOT}/root-key"

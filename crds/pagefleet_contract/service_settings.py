@@ -7,11 +7,13 @@ from pagefleet_contract.engine import (
     EngineConfig,
     KVCacheSettings,
     ModelSettings,
+    ParallelSettings,
     ServingSettings,
     SimulationSettings,
     Swap,
 )
-from pagefleet_contract.inferenceservice import InferenceServiceSpec
+from pagefleet_contract.inferenceservice import CPU, InferenceServiceSpec
+from pagefleet_contract.known_models import is_simulated
 from pagefleet_contract.names import MOUNT_MODEL
 
 _CLAIM = "pvc://"
@@ -63,6 +65,7 @@ def service_settings(name: str, spec: InferenceServiceSpec) -> ServiceSettings:
             vllm_metric_names=spec.serving.vllm_metric_names,
             drain_timeout_seconds=spec.rollout.drain_timeout_seconds,
         ),
+        parallel=ParallelSettings(tensor=num_ranks(spec)),
         simulation=spec.simulation or SimulationSettings(),
     )
     notes.extend(_fleet_notes(spec))
@@ -72,6 +75,13 @@ def service_settings(name: str, spec: InferenceServiceSpec) -> ServiceSettings:
 def effective_routing(spec: InferenceServiceSpec) -> str:
     """Return the routing that is in force."""
     return spec.routing.mode if spec.routing.mode == "Service" else "LeastPressure"
+
+
+def num_ranks(spec: InferenceServiceSpec) -> int:
+    """Return how many processes compute together: one for each GPU. Cores are threads of one, and a simulated model
+    only plays its accelerators."""
+    accelerator = spec.accelerator
+    return 1 if accelerator.resource == CPU or is_simulated(spec.model.uri) else accelerator.count
 
 
 def _kv_cache(spec: InferenceServiceSpec, notes: list[str]) -> KVCacheSettings:

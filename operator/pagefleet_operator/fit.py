@@ -16,9 +16,8 @@ from pagefleet_contract.capacity import (
     sequences_in,
 )
 from pagefleet_contract.engine import EngineConfig, quantity_bytes
-from pagefleet_contract.inferenceservice import InferenceServiceSpec
+from pagefleet_contract.inferenceservice import CPU, InferenceServiceSpec
 from pagefleet_contract.known_models import is_simulated
-from pagefleet_operator.manifests.resources import CPU
 from pagefleet_operator.observed import ModelFacts
 
 # What most models have. None stores less a value, so that False is certain.
@@ -43,11 +42,12 @@ class _Sizes:
     memory_bytes: int
     memory_words: str
     source: str
+    num_ranks: int  # accelerators that share weights and heads; sizes are one's
 
 
 def judge_fit(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts, *, proven: bool) -> Fit:
     """Return whether the model fits. `proven`: a replica of this generation has made its KV blocks."""
-    refused = _parallelism_fault(spec)
+    refused = _parallelism_fault(config, model)
     if refused is not None:
         return refused
     reckoned = _reckon(spec, config, model)
@@ -63,26 +63,30 @@ def _reckon(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts)
     memory = _memory(spec, config)
     if memory is None:
         return Fit("Unknown", "MemoryUnknown", f"{_how_to_tell_memory(spec)}; the first replica will tell")
+    num_ranks = config.parallel.tensor
     sizes = _Sizes(
-        model.shape,
-        _weights_bytes(model, model.weights_bytes, config),
+        model.shape.share(num_ranks),
+        _weights_bytes(model, model.weights_bytes, config) // num_ranks,
         _kv_dtype(model, config),
         _length(model, config),
         *memory,
         model.source,
+        num_ranks,
     )
     return _judge(config, sizes)
 
 
-def _parallelism_fault(spec: InferenceServiceSpec) -> Fit | None:
-    accelerator = spec.accelerator
-    if accelerator.resource == CPU or accelerator.count == 1 or is_simulated(spec.model.uri):
+def _parallelism_fault(config: EngineConfig, model: ModelFacts) -> Fit | None:
+    num_ranks = config.parallel.tensor
+    if model.shape is None or model.shape.can_be_shared_by(num_ranks):
         return None
+    heads = min(layer.num_kv_heads for layer in model.shape.layers)
+    possible = [str(n) for n in range(1, heads + 1) if model.shape.can_be_shared_by(n)]
     return Fit(
         "False",
         "ParallelismUnsupported",
-        f"accelerator.count is {accelerator.count}; a replica of this version computes on one {accelerator.resource};"
-        " set accelerator.count to 1 and choose a model or dtype that fits one",
+        f"accelerator.count is {num_ranks}, but the model has {heads} key-value heads, which can't be divided by it;"
+        f" set accelerator.count to {' or '.join(possible)}",
     )
 
 
@@ -132,10 +136,13 @@ def _judge(config: EngineConfig, sizes: _Sizes) -> Fit:
         fits = blocks_in(share - sizes.weights_bytes, block_bytes)
         return _fits(config, sizes, fits, block_bytes) if fits else _no_room(config, sizes, block_bytes, share)
     blocks = (
-        budget.blocks if budget.blocks is not None else blocks_in(quantity_bytes(budget.memory or "0"), block_bytes)
+        budget.blocks
+        if budget.blocks is not None
+        else blocks_in(quantity_bytes(budget.memory or "0"), block_bytes * sizes.num_ranks)
     )
     if blocks == 0:
-        told = f"kvCache.budget.memory is {budget.memory}; give {describe_bytes(block_bytes)}, one block, or more"
+        block = describe_bytes(block_bytes * sizes.num_ranks)
+        told = f"kvCache.budget.memory is {budget.memory}; give {block}, one block, or more"
         return Fit("False", "BudgetTooSmall", told)
     if sizes.weights_bytes + blocks * block_bytes > sizes.memory_bytes:
         return _budget_too_large(sizes, blocks, block_bytes)
@@ -184,7 +191,8 @@ def _budget_too_large(sizes: _Sizes, blocks: int, block_bytes: int) -> Fit:
 
 
 def _memory_words(sizes: _Sizes) -> str:
-    return f"{describe_bytes(sizes.memory_bytes)} ({sizes.memory_words})"
+    shared = "" if sizes.num_ranks == 1 else f", of each of {sizes.num_ranks}, which share the model"
+    return f"{describe_bytes(sizes.memory_bytes)} ({sizes.memory_words}{shared})"
 
 
 def _whole_gibibytes(num_bytes: int) -> str:

@@ -101,19 +101,19 @@ class ProcessLink:
         except Exception:
             logger.exception("a message from the engine process can't be read")
         if not self._stopping.is_set():
-            lost(_end_of(process))
+            lost(how_it_ended(process, "the engine process"))
 
 
-def _end_of(process: "subprocess.Popen[bytes]") -> str:
+def how_it_ended(process: "subprocess.Popen[bytes]", name: str) -> str:
     """Wait for a process whose socket has closed, and say in words how it ended."""
     try:
         code = process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        return "the engine process closed its connection"
+        return f"{name} closed its connection"
     if code == -signal.SIGKILL:
-        return "the engine process was killed by SIGKILL, which is what happens where memory runs out"
+        return f"{name} was killed by SIGKILL, which is what happens where memory runs out"
     if code < 0:
-        return f"the engine process was killed by {signal.Signals(-code).name}"
-    return f"the engine process ended with exit code {code}; its log says why"
+        return f"{name} was killed by {signal.Signals(-code).name}"
+    return f"{name} ended with exit code {code}; its log says why"

@@ -10,6 +10,8 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
@@ -38,8 +40,9 @@ def main(arguments: list[str]) -> int:
     inbox: Inbox = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="engine-reader", daemon=True).start()
     post = _Post(connection)
+    lost = partial(_lose_rank, post)
     try:
-        engine = load_engine(config, inbox, post)
+        engine = load_engine(config, inbox, post, lost)
     except ModelRefused as refused:
         post(LoadFailed(" ".join(str(refused).split())))
         return 1
@@ -54,14 +57,22 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def load_engine(config: EngineConfig, inbox: Inbox, post: Post) -> Engine:
-    """Load the model and return the engine that runs it. Raises ModelRefused."""
+def load_engine(config: EngineConfig, inbox: Inbox, post: Post, lost: Callable[[str], NoReturn]) -> Engine:
+    """Load the model and return the engine that runs it. `lost` is called, from any thread and at any time, where one
+    of several ranks is gone. Raises ModelRefused."""
     from pagefleet_runtime.models.loading import load_model
 
-    loaded = load_model(config, post)
+    loaded = load_model(config, post, lost)
     engine = Engine(config, loaded, inbox, post)
     post(Loaded(loaded.info))
     return engine
+
+
+def _lose_rank(post: Post, message: str) -> NoReturn:
+    """No rank can go on without the others, and the engine's thread may wait for one that is gone."""
+    logger.error("%s", message)
+    post(LoadFailed(message))
+    _end(1)
 
 
 class _Post:

@@ -45,6 +45,12 @@ def test_sizes_are_bytes_with_binary_and_decimal_suffixes() -> None:
     assert [quantity_bytes(text) for text in ("5", "2k", "2Ki", "3M", "1Gi")] == [5, 2000, 2048, 3_000_000, 2**30]
 
 
+def test_a_simulated_model_has_no_ranks() -> None:
+    EngineConfig.model_validate({"model": {"uri": "hf://owner/name"}, "parallel": {"tensor": 2}})
+    with pytest.raises(ValidationError, match=r"parallel\.tensor is 2.*simulation\.accelerator, such as 4xh100"):
+        EngineConfig.model_validate({"model": {"uri": "simulated://llama-3.1-8b"}, "parallel": {"tensor": 2}})
+
+
 def test_only_a_simulated_model_has_settings_of_its_simulation() -> None:
     simulation = {"accelerator": "h100"}
     EngineConfig.model_validate({"model": {"uri": "simulated://llama-3.1-8b"}, "simulation": simulation})

@@ -158,8 +158,10 @@ def configs(draw: st.DrawFn, simulated: bool = False) -> EngineConfig:
     others = [leaf for leaf in leaves() if leaf not in budget and leaf.path != ("model", "uri")]
     chosen = draw(st.lists(st.sampled_from(others), unique=True)) + draw(st.lists(st.sampled_from(budget), max_size=1))
     name = draw(_not_the_end(st.text("abc:/-=", min_size=1)))
-    # Only a simulated model takes settings of the simulation.
-    uri = SIMULATED_SCHEME + name if simulated or any(leaf.path[0] == "simulation" for leaf in chosen) else name
+    # Only a simulated model takes settings of the simulation, and it has no ranks.
+    simulated = simulated or any(leaf.path[0] == "simulation" for leaf in chosen)
+    chosen = [leaf for leaf in chosen if not (simulated and leaf.path[0] == "parallel")]
+    uri = SIMULATED_SCHEME + name if simulated else name
     values: dict[str, Any] = {"model": {"uri": uri}}
     for leaf in chosen:
         section = values

@@ -97,11 +97,28 @@ def test_a_cpu_replica_is_held_against_its_containers_limit() -> None:
     assert fit(LLAMA_8B, accelerator={"resource": "cpu", "count": 8, "memory": "32Gi"}).status == "True"
 
 
-def test_a_real_model_on_several_accelerators_is_refused_with_what_to_do() -> None:
-    found = fit(LLAMA_70B, accelerator={"count": 4, "memory": "80Gi"})
+def test_several_accelerators_hold_a_share_each() -> None:
+    found = fit(LLAMA_70B, accelerator={"count": 2, "memory": "80Gi"})
+    assert (found.status, found.reason) == ("True", "Fits")
+    # half of 131 GiB of weights, and blocks with 4 of 8 key-value heads
+    assert (
+        "beside 65.7 GiB of weights 80 GiB (accelerator.memory, of each of 2, which share the model)" in found.message
+    )
+    assert "KV blocks of 2.5 MiB" in found.message
+    assert fit(LLAMA_70B, accelerator={"count": 2, "memory": "72Gi"}).reason == "DoesNotFit"
+
+
+def test_a_fixed_budget_is_the_replicas_and_counts_on_all_its_accelerators() -> None:
+    found = fit(LLAMA_8B, accelerator={"count": 4, "memory": "80Gi"}, kvCache={"budget": {"memory": "10Gi"}})
+    assert "hold at most 5120 KV blocks of 512 KiB" in found.message
+
+
+def test_accelerators_that_do_not_divide_the_heads_are_refused_with_those_that_do() -> None:
+    found = fit(LLAMA_70B, accelerator={"count": 3, "memory": "80Gi"})
     assert (found.status, found.reason) == ("False", "ParallelismUnsupported")
-    assert "accelerator.count is 4" in found.message and "set accelerator.count to 1" in found.message
-    assert fit(LLAMA_70B, accelerator={"count": 4, "memory": "80Gi"}, proven=True).status == "False"
+    assert "accelerator.count is 3, but the model has 8 key-value heads" in found.message
+    assert "set accelerator.count to 1 or 2 or 4 or 8" in found.message
+    assert fit(LLAMA_70B, accelerator={"count": 3, "memory": "80Gi"}, proven=True).status == "False"
 
 
 def test_a_simulated_model_fits_what_is_played() -> None:

@@ -137,6 +137,21 @@ def test_mount_paths_lie_under_one_root_and_each_is_mounted_once() -> None:
     assert set(mounts.values()) == {volume["name"] for volume in found["volumes"]}
 
 
+def test_several_gpus_are_ranks_with_shared_memory_and_cores_are_not() -> None:
+    wanted = spec(REAL, accelerator={"count": 4, "memory": "80Gi"})
+    (config,) = [child for child in children(wanted).values() if child.get("immutable")]
+    assert json.loads(config["data"]["engine.json"])["parallel"] == {"tensor": 4}
+    assert container(wanted)["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+    (volume,) = [volume for volume in pod(wanted)["volumes"] if volume["name"] == "shared-memory"]
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
+    assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container(wanted)["volumeMounts"]
+
+    for other in (spec(REAL, accelerator={"resource": "cpu", "count": 4}), spec(SIMULATED, accelerator={"count": 4})):
+        (config,) = [child for child in children(other).values() if child.get("immutable")]
+        assert "parallel" not in json.loads(config["data"]["engine.json"])
+        assert "shared-memory" not in json.dumps(pod(other))
+
+
 def test_probes_grace_and_tokens() -> None:
     found = pod(spec(EVERYTHING))
     assert found["terminationGracePeriodSeconds"] == 40

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pagefleet_contract.names import MOUNT_ROOT
+from pagefleet_contract.names import MOUNT_ROOT, MOUNT_SHARED_MEMORY
 from pagefleet_local.node.pods import TOKEN_MOUNT, Manifest, all_containers, volumes
 from pagefleet_local.node.rewriting import under_mount_root
 from pagefleet_local.node.volumes import KNOWN_VOLUMES
@@ -46,7 +46,8 @@ def _container_reasons(container: Manifest) -> Iterator[str]:
         yield "volumeDevices is set; this node has folders only"
     for mount in container.get("volumeMounts") or ():
         path = mount["mountPath"].rstrip("/")
-        if not under_mount_root(path) and path != TOKEN_MOUNT:
+        # Processes find the machine's own shared memory there.
+        if not under_mount_root(path) and path not in (TOKEN_MOUNT, MOUNT_SHARED_MEMORY):
             yield f"mountPath {path} lies outside {MOUNT_ROOT}, and nothing is mounted here; use {MOUNT_ROOT}{path}"
     for port in container.get("ports") or ():
         if port.get("hostPort"):

@@ -18,9 +18,10 @@ from pagefleet_contract.names import (
     MOUNT_KEYS,
     MOUNT_LIVE,
     MOUNT_MODEL,
+    MOUNT_SHARED_MEMORY,
     MOUNT_TMP,
 )
-from pagefleet_contract.service_settings import claim_of, uri_in_pod
+from pagefleet_contract.service_settings import claim_of, num_ranks, uri_in_pod
 from pagefleet_contract.settings import Images
 from pagefleet_operator.manifests.metadata import Manifest, Owner, content_hash, labels, without_absent
 from pagefleet_operator.manifests.pod import (
@@ -39,6 +40,9 @@ from pagefleet_operator.manifests.pod import (
     startup_probe,
 )
 from pagefleet_operator.manifests.resources import engine_resources
+
+# What GPUs without a link between them exchange goes through it, and a container has 64 MiB by itself.
+_SHARED_MEMORY = "1Gi"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,8 @@ def _volumes(pod: EnginePod) -> list[Manifest]:
         found.append(scratch_volume("cache"))
     else:
         found.append({"name": "cache", "persistentVolumeClaim": {"claimName": cache}})
+    if num_ranks(spec) > 1:
+        found.append({"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY}})
     return [*found, scratch_volume("tmp")]
 
 
@@ -177,4 +183,6 @@ def _mounts(spec: InferenceServiceSpec) -> list[Manifest]:
         found.append(mount("keys", MOUNT_KEYS, read_only=True))
     if claim_of(spec.model.uri) is not None:
         found.append(mount("model", MOUNT_MODEL, read_only=True))
+    if num_ranks(spec) > 1:
+        found.append(mount("shared-memory", MOUNT_SHARED_MEMORY, read_only=False))
     return [*found, mount("cache", MOUNT_CACHE, read_only=False), mount("tmp", MOUNT_TMP, read_only=False)]

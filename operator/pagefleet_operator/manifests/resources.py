@@ -1,10 +1,8 @@
 """What an engine container asks for: the accelerator, and what the user says beside it."""
 
-from pagefleet_contract.inferenceservice import InferenceServiceSpec
+from pagefleet_contract.inferenceservice import CPU, InferenceServiceSpec
 from pagefleet_contract.known_models import is_simulated
 from pagefleet_operator.manifests.metadata import Manifest
-
-CPU = "cpu"
 
 # A simulated replica computes nothing: many of them share a core.
 _SIMULATED_REQUESTS = {"cpu": "50m", "memory": "128Mi"}

@@ -1,6 +1,6 @@
 """How much memory the blocks get and how long a request may be, from settings and measured sizes. Pure arithmetic."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagefleet_contract.capacity import (
     MemorySplit,
@@ -26,6 +26,7 @@ class LoadedSizes:
     memory_bytes: int
     memory_source: str
     model_length: int | None  # the model's own longest request
+    num_ranks: int = 1  # each with sizes like these
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,14 @@ class MemoryPlan:
     bytes_per_block: int
     max_length_tokens: int
     notes: tuple[str, ...]
+
+    def cut(self, num_blocks: int, block_size: int) -> "MemoryPlan":
+        """Return the plan with fewer blocks: as many as every rank has room for."""
+        if num_blocks == self.num_blocks:
+            return self
+        note = f"{num_blocks} KV blocks are made, not {self.num_blocks}: another rank has no room for more"
+        longest = min(self.max_length_tokens, num_blocks * block_size)
+        return replace(self, num_blocks=num_blocks, max_length_tokens=longest, notes=(*self.notes, note))
 
 
 def plan_memory(config: EngineConfig, sizes: LoadedSizes) -> MemoryPlan:
@@ -45,7 +54,7 @@ def plan_memory(config: EngineConfig, sizes: LoadedSizes) -> MemoryPlan:
     if budget.blocks is not None:
         num_blocks = budget.blocks
     elif budget.memory is not None:
-        num_blocks = _blocks_of_memory(budget.memory, block_bytes)
+        num_blocks = _blocks_of_memory(budget.memory, block_bytes * sizes.num_ranks)
     else:
         num_blocks = _blocks_of_percent(config, sizes, block_bytes)
         cap = block_cap(config.scheduling.max_sequences, wanted_length, block_size)

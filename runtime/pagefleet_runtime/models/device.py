@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.machine import Machine
 
 
@@ -23,12 +24,18 @@ class Device:
         return self.torch_device.type == "cpu"
 
 
-def choose_device(machine: Machine) -> Device:
-    """Return the GPU where CUDA (or ROCm, which torch shows by the same name) finds one, the CPU otherwise."""
+def choose_device(machine: Machine, rank: int = 0) -> Device:
+    """Return the rank's GPU where CUDA (or ROCm, which torch shows by the same name) finds one, the CPU otherwise.
+    Raises ModelRefused."""
     if not torch.cuda.is_available():
         cpu = torch.device("cpu")
         return Device(cpu, "CPU", machine.memory_bytes, machine.memory_source, machine.has_bfloat16, 100)
-    gpu = torch.device("cuda", 0)
+    if rank >= torch.cuda.device_count():
+        raise ModelRefused(
+            f"rank {rank} needs a GPU of its own, but there are {torch.cuda.device_count()}; set parallel.tensor to "
+            "that or less, or give the pod more (accelerator.count)"
+        )
+    gpu = torch.device("cuda", rank)
     _, total = torch.cuda.mem_get_info(gpu)
     has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     return Device(gpu, torch.cuda.get_device_name(gpu), total, "the GPU's memory", has_bfloat16, 50)

@@ -107,9 +107,9 @@ class FusedLayer(torch.nn.Module):
         self._query_heads = attention.q_proj.out_features // self._head_size
         self._kv_heads = attention.k_proj.out_features // self._head_size
         self.qkv = packer.join([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.out = packer.join([attention.o_proj])
+        self.out = packer.pack(attention.o_proj)
         self.gated = packer.join([mlp.gate_proj, mlp.up_proj], _ACTIVATIONS[_activation_name(layer)])
-        self.down = packer.join([mlp.down_proj])
+        self.down = packer.pack(mlp.down_proj)
 
         def norm(holder: Any, name: str) -> FusedNorm | None:
             return FusedNorm(getattr(holder, name), family, library) if hasattr(holder, name) else None

@@ -19,6 +19,7 @@ from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.packing import pack
 from pagefleet_runtime.model_executor.paged_model import PagedModel
 from pagefleet_runtime.models.layer_shapes import observe_layers
+from pagefleet_runtime.models.sharding import loading_arguments
 from pagefleet_runtime.models.shrink import small_config
 from pagefleet_runtime.models.speed_up import speed_up
 from pagefleet_runtime.plan import Row
@@ -54,14 +55,16 @@ FLOAT32_BOUNDS = Bounds(1e-4, 1e-5, 0.99)
 HALF_BOUNDS = Bounds(0.25, 0.02, 0.9)
 
 
-def prove_structure(config: Any, attention_name: str = ATTENTION_NAME, kernels: Kernels = PLAIN) -> None:
+def prove_structure(
+    config: Any, attention_name: str = ATTENTION_NAME, kernels: Kernels = PLAIN, num_ranks: int = 1
+) -> None:
     """Raise ModelRefused where a small model of this configuration's kind isn't equal under paged attention, run by
-    these kernels and sped up for them."""
+    these kernels, sped up for them, and divided over the ranks, all of which call this."""
     register_attention()
     generator = torch.Generator().manual_seed(0)
     try:
         model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            small_config(config), attn_implementation="eager", dtype=torch.float32, trust_remote_code=False
+            small_config(config, num_ranks), attn_implementation="eager", dtype=torch.float32, trust_remote_code=False
         ).eval()
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise ModelRefused(f"no small model of type {config.model_type!r} can be built to prove it: {error}") from error
@@ -69,7 +72,7 @@ def prove_structure(config: Any, attention_name: str = ATTENTION_NAME, kernels: 
     vocab_size = model.config.vocab_size
     sequences = [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in _LENGTHS]
     eager = [eager_logits(model, ids) for ids in sequences]
-    paged = _paged_logits(model, sequences, attention_name, kernels)
+    paged = _paged_logits(_divided(model, num_ranks), sequences, attention_name, kernels)
     difference = max(float((a - b).abs().max() / a.std()) for a, b in zip(eager, paged, strict=True))
     if not difference <= STRUCTURE_TOLERANCE:
         raise ModelRefused(
@@ -144,6 +147,24 @@ def _shuffled_tables(cache: KVCache, sequences: Sequence[Sequence[int]]) -> list
     random.Random(0).shuffle(blocks)
     counts = [-(-len(ids) // cache.block_size) for ids in sequences]
     return [tuple(blocks.pop() for _ in range(count)) for count in counts]
+
+
+def _divided(model: Any, num_ranks: int) -> Any:
+    """Return this rank's share, made as the real model's is."""
+    if num_ranks == 1:
+        return model
+    return (
+        type(model)
+        .from_pretrained(
+            None,
+            config=model.config,
+            state_dict=model.state_dict(),
+            attn_implementation="eager",
+            dtype=torch.float32,
+            **loading_arguments(num_ranks),
+        )
+        .eval()
+    )
 
 
 def _paged_logits(

@@ -8,6 +8,7 @@ from torch.nn.functional import linear
 from pagefleet_kernels.choice import Kernels
 from pagefleet_kernels.gated_activation import Activation, gated_activation
 from pagefleet_kernels.prepacked_linear import PrepackedLinear, WeightMemory
+from pagefleet_runtime.models.sharded_layers import RowParallelLinear
 
 
 class LinearPacker:
@@ -21,6 +22,13 @@ class LinearPacker:
     @property
     def packs(self) -> bool:
         return self._kind != "torch"
+
+    def pack(self, layer: torch.nn.Module) -> torch.nn.Module:
+        """Return the layer by the choice; one of a rank's share stays one."""
+        if isinstance(layer, RowParallelLinear):
+            return RowParallelLinear(self.pack(layer.linear), layer.bias)
+        assert isinstance(layer, torch.nn.Linear)
+        return self.join([layer])
 
     def join(self, layers: Sequence[torch.nn.Linear], activation: Activation | None = None) -> torch.nn.Module:
         """Return one layer whose outputs are those of `layers`, one behind the other; with an activation, of a gate

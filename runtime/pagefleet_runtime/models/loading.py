@@ -20,6 +20,7 @@ from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.mask_filling import load_grammar_tokenizer
 from pagefleet_runtime.model_executor.paged_model import PagedModel
+from pagefleet_runtime.model_executor.tensor_parallel import RankModel, TensorParallelExecutor
 from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
 from pagefleet_runtime.models.cache import cache_directory
 from pagefleet_runtime.models.device import Device, choose_device
@@ -28,9 +29,11 @@ from pagefleet_runtime.models.gate import eager_logits, prove_structure
 from pagefleet_runtime.models.gguf import convert_gguf
 from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.models.machine import Machine, read_machine
+from pagefleet_runtime.models.ranks import Alone, Lost, Member, Ranks, RankTask, Workers, end_process
+from pagefleet_runtime.models.sharding import check_divides
 from pagefleet_runtime.models.sources import GgufFile, ModelSource, resolve_source
 from pagefleet_runtime.models.speed_up import speed_up
-from pagefleet_runtime.models.warmup import measure_steps
+from pagefleet_runtime.models.warmup import clear_for_steps, measure_steps
 from pagefleet_runtime.models.weights import end_token_ids, read_config, read_weights, weights_bytes
 from pagefleet_runtime.models.weights_gate import gate_sequences, prove_paged_weights
 from pagefleet_runtime.protocol import EngineInfo, LoadProgress
@@ -46,7 +49,7 @@ Progress = Callable[[LoadProgress], None]
 
 @dataclass(frozen=True)
 class LoadedModel:
-    executor: ModelExecutor
+    executor: ModelExecutor | TensorParallelExecutor
     info: EngineInfo
     step_cost: StepCost
 
@@ -62,10 +65,20 @@ class _Proven:
     notes: tuple[str, ...]
 
 
-def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
+@dataclass(frozen=True)
+class _Share:
+    """What a rank holds of the model, in its memory; where there is one rank, all."""
+
+    proven: _Proven
+    sizes: LoadedSizes
+    plan: MemoryPlan
+    executor: ModelExecutor
+
+
+def load_model(config: EngineConfig, progress: Progress, lost: Lost = end_process) -> LoadedModel:
     """Return the model that the settings name, ready to run plans. `progress` is told of each stage's beginning and
-    end. Raises ModelRefused."""
-    machine = read_machine()
+    end; `lost` is called, from any thread and at any time, where one of several ranks is gone. Raises ModelRefused."""
+    machine = read_machine().share(config.parallel.tensor)
     device = choose_device(machine)
     torch.set_num_threads(machine.num_threads)
     register_attention()
@@ -77,14 +90,71 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     progress(LoadProgress("resolve", 1.0, str(source.path)))
     directory = _converted(source, folder, progress)
     hf_config = read_config(directory)
+    check_divides(hf_config, config.parallel.tensor)
     dtypes = choose_dtypes(config, _own_dtype(source, hf_config), device.has_bfloat16, device.is_cpu)
-    progress(LoadProgress("weights", 0.0, dtypes.weights))
-    model = read_weights(directory, getattr(torch, dtypes.weights)).to(device.torch_device)
-    progress(LoadProgress("weights", 1.0, describe_bytes(weights_bytes(model))))
+    kernels = _choose_kernels(config, dtypes, device)
+    ranks = Alone() if config.parallel.tensor == 1 else Workers(config, directory, dtypes, lost)
+    share = _load_share(config, directory, dtypes, device, kernels, ranks, progress)
+    executor = TensorParallelExecutor(share.executor, ranks) if isinstance(ranks, Workers) else share.executor
+    return _loaded(share, executor, config, directory, dtypes, machine, device, progress)
+
+
+def load_rank(task: RankTask, member: Member) -> ModelExecutor:
+    """Return another rank's executor, ready to run what rank 0 tells it. Raises ModelRefused."""
+    machine = read_machine().share(task.size)
+    device = choose_device(machine, task.rank)
+    torch.set_num_threads(machine.num_threads)
+    register_attention()
+    kernels = _choose_kernels(task.config, task.dtypes, device)
+    share = _load_share(task.config, task.directory, task.dtypes, device, kernels, member, lambda progress: None)
+    return share.executor
+
+
+def _choose_kernels(config: EngineConfig, dtypes: Dtypes, device: Device) -> Kernels:
     mode = config.model.kernels if device.is_cpu else "plain"
-    kernels = choose_kernels(mode, getattr(torch, dtypes.weights), folder / "kernels")
-    proven = _prove(model, hf_config, directory, dtypes, config, kernels, progress)
-    return _assemble(proven, config, directory, dtypes, machine, device, progress)
+    return choose_kernels(mode, getattr(torch, dtypes.weights), cache_directory() / "kernels")
+
+
+def _load_share(
+    config: EngineConfig,
+    directory: Path,
+    dtypes: Dtypes,
+    device: Device,
+    kernels: Kernels,
+    ranks: Ranks,
+    progress: Progress,
+) -> _Share:
+    """Read this rank's weights, prove them and make their KV cache; all ranks do so at the same time."""
+    hf_config = read_config(directory)
+    progress(LoadProgress("weights", 0.0, dtypes.weights))
+    ranks.meet(device.torch_device)
+    model = read_weights(directory, getattr(torch, dtypes.weights), ranks.size).to(device.torch_device)
+    progress(LoadProgress("weights", 1.0, describe_bytes(weights_bytes(model))))
+    ranks.least(0)  # reading takes ranks unequally long, and from here on they wait for one another in every layer
+    proven = _prove(model, hf_config, directory, dtypes, config, kernels, ranks, progress)
+    progress(LoadProgress("kv", 0.0))
+    sizes = _sizes(proven, config, dtypes, device, ranks.size)
+    plan = plan_memory(config, sizes)
+    plan = plan.cut(ranks.least(plan.num_blocks), config.kv_cache.block_size)
+    cache_ = KVCache(
+        proven.layers,
+        plan.num_blocks,
+        config.kv_cache.block_size,
+        getattr(torch, dtypes.kv),
+        device.torch_device,
+        proven.kernels,
+    )
+    clear_for_steps(cache_, plan.max_length_tokens)
+    progress(LoadProgress("kv", 1.0, f"{plan.num_blocks} blocks"))
+    return _Share(proven, sizes, plan, _executor(proven, cache_, directory))
+
+
+def _executor(proven: _Proven, cache_: KVCache, directory: Path) -> ModelExecutor:
+    model = proven.paged.model
+    vocab_size, ends = int(model.config.vocab_size), end_token_ids(model)
+    # The tokenizer's trie takes a while to build, and most servers never see a grammar.
+    compiler = cache(lambda: GrammarCompiler(load_grammar_tokenizer(directory, vocab_size, ends), ends))
+    return ModelExecutor(proven.paged, cache_, GrammarStates(compiler, vocab_size))
 
 
 def _converted(source: ModelSource, folder: Path, progress: Progress) -> Path:
@@ -110,18 +180,19 @@ def _prove(
     dtypes: Dtypes,
     config: EngineConfig,
     kernels: Kernels,
+    ranks: Ranks,
     progress: Progress,
 ) -> _Proven:
     """Pass both parts of the equality gate; the model is left on our attention, sped up for the kernels."""
     progress(LoadProgress("gate", 0.0, "structure"))
-    kernels = _proven_kernels(hf_config, kernels)
+    kernels = _proven_kernels(hf_config, kernels, ranks.size)
     progress(LoadProgress("gate", 0.5, "weights"))
     sequences = gate_sequences(directory, model.config)
     eager = [eager_logits(model, ids) for ids in sequences]
     layers = observe_layers(model)
     model.set_attn_implementation(ATTENTION_NAME)
     done = speed_up(model, kernels)
-    paged = PagedModel(model)
+    paged = PagedModel(model) if ranks.size == 1 else RankModel(model, ranks.fail)
     figures = prove_paged_weights(
         paged, layers, sequences, eager, getattr(torch, dtypes.kv), config.kv_cache.block_size, kernels
     )
@@ -130,20 +201,21 @@ def _prove(
     return _Proven(paged, layers, kernels, ", ".join((kernels.description, *done)), dtypes.notes + kernels.notes)
 
 
-def _proven_kernels(hf_config: Any, kernels: Kernels) -> Kernels:
+def _proven_kernels(hf_config: Any, kernels: Kernels, num_ranks: int) -> Kernels:
     """Return the kernels if the structure is proven with them, or plain ones with a note that says why."""
     try:
-        prove_structure(hf_config, kernels=kernels)
+        prove_structure(hf_config, kernels=kernels, num_ranks=num_ranks)
     except ModelRefused as refusal:
         if kernels == PLAIN:
             raise
-        prove_structure(hf_config)
+        prove_structure(hf_config, num_ranks=num_ranks)
         return Kernels(notes=(f"kernels are plain PyTorch, many times slower at decoding: {refusal}",))
     return kernels
 
 
-def _assemble(
-    proven: _Proven,
+def _loaded(
+    share: _Share,
+    executor: ModelExecutor | TensorParallelExecutor,
     config: EngineConfig,
     directory: Path,
     dtypes: Dtypes,
@@ -151,23 +223,7 @@ def _assemble(
     device: Device,
     progress: Progress,
 ) -> LoadedModel:
-    model = proven.paged.model
-    progress(LoadProgress("kv", 0.0))
-    sizes = _sizes(proven, config, dtypes, device)
-    plan = plan_memory(config, sizes)
-    cache_ = KVCache(
-        proven.layers,
-        plan.num_blocks,
-        config.kv_cache.block_size,
-        getattr(torch, dtypes.kv),
-        device.torch_device,
-        proven.kernels,
-    )
-    progress(LoadProgress("kv", 1.0, f"{plan.num_blocks} blocks"))
-    vocab_size, ends = int(model.config.vocab_size), end_token_ids(model)
-    # The tokenizer's trie takes a while to build, and most servers never see a grammar.
-    compiler = cache(lambda: GrammarCompiler(load_grammar_tokenizer(directory, vocab_size, ends), ends))
-    executor = ModelExecutor(proven.paged, cache_, GrammarStates(compiler, vocab_size))
+    model, sizes, plan = share.proven.paged.model, share.sizes, share.plan
     progress(LoadProgress("warmup", 0.0))
     step_cost = fit_step_cost(measure_steps(executor, plan.max_length_tokens))
     progress(LoadProgress("warmup", 1.0))
@@ -178,23 +234,23 @@ def _assemble(
         kv_dtype=dtypes.kv,
         block_size=config.kv_cache.block_size,
         num_blocks=plan.num_blocks,
-        bytes_per_block=plan.bytes_per_block,
+        bytes_per_block=plan.bytes_per_block * sizes.num_ranks,
         max_length_tokens=plan.max_length_tokens,
-        vocab_size=vocab_size,
-        eos_token_ids=ends,
+        vocab_size=int(model.config.vocab_size),
+        eos_token_ids=end_token_ids(model),
         step_milliseconds=config.scheduling.step_milliseconds or device.step_milliseconds,
         startup_table=(
             *_startup_table(config, sizes, plan, dtypes, machine),
             ("device", device.name),
-            ("kernels", proven.kernels_description),
-            ("KV pages", cache_.why_no_huge_pages or "2 MiB where the system gives them"),
+            ("kernels", share.proven.kernels_description),
+            ("KV pages", executor.cache.why_no_huge_pages or "2 MiB where the system gives them"),
         ),
-        notes=proven.notes + plan.notes,
+        notes=share.proven.notes + plan.notes,
     )
     return LoadedModel(executor, info, step_cost)
 
 
-def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device) -> LoadedSizes:
+def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device, num_ranks: int) -> LoadedSizes:
     hf_config = proven.paged.model.config
     hidden_size = int(hf_config.hidden_size)
     workspace = workspace_bytes(
@@ -214,6 +270,7 @@ def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device
         memory_bytes=device.memory_bytes,
         memory_source=device.memory_source,
         model_length=int(own_length) if own_length else None,
+        num_ranks=num_ranks,
     )
 
 
@@ -228,16 +285,19 @@ def _startup_table(
     config: EngineConfig, sizes: LoadedSizes, plan: MemoryPlan, dtypes: Dtypes, machine: Machine
 ) -> tuple[tuple[str, str], ...]:
     block_size = config.kv_cache.block_size
-    per_token = plan.bytes_per_block // block_size
+    block_bytes = plan.bytes_per_block * sizes.num_ranks
+    per_token = block_bytes // block_size
+    ranks = () if sizes.num_ranks == 1 else (("ranks", f"{sizes.num_ranks}; weights and memory are one's"),)
     return (
         ("model", config.model.uri),
         ("dtype", dtypes.weights),
         ("weights", describe_bytes(sizes.weights_bytes)),
-        ("KV cache", f"{describe_bytes(plan.num_blocks * plan.bytes_per_block)} of {dtypes.kv}, {per_token} B a token"),
+        ("KV cache", f"{describe_bytes(plan.num_blocks * block_bytes)} of {dtypes.kv}, {per_token} B a token"),
         ("KV blocks", f"{plan.num_blocks} of {block_size} tokens"),
         ("KV tokens", str(plan.num_blocks * block_size)),
         ("workspace", f"{describe_bytes(sizes.workspace_bytes)} (estimate)"),
         ("memory", f"{describe_bytes(sizes.memory_bytes)} ({sizes.memory_source})"),
         ("longest request", f"{plan.max_length_tokens} tokens"),
         ("threads", str(machine.num_threads)),
+        *ranks,
     )

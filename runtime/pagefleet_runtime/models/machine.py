@@ -1,7 +1,7 @@
 """What the machine gives this process: cores, memory, instructions. Container limits count, not the host's size."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
@@ -13,6 +13,18 @@ class Machine:
     memory_bytes: int  # the container's limit, or what the machine has free
     memory_source: str  # which of the two
     has_bfloat16: bool
+
+    def share(self, num_ranks: int) -> "Machine":
+        """Return what each of several processes may take of it."""
+        if num_ranks == 1:
+            return self
+        source = f"{self.memory_source}, divided by {num_ranks}"
+        return replace(
+            self,
+            num_threads=max(1, self.num_threads // num_ranks),
+            memory_bytes=self.memory_bytes // num_ranks,
+            memory_source=source,
+        )
 
 
 def read_machine(root: Path = Path("/")) -> Machine:

@@ -19,14 +19,14 @@ _EXPERT_GROUPS = ("n_group", "topk_group")
 _WIDTHS = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
 
 
-def small_config(config: Any) -> Any:
-    """Return the small configuration; `config` stays as it is."""
+def small_config(config: Any, num_ranks: int = 1) -> Any:
+    """Return the small configuration, which as many ranks can share; `config` stays as it is."""
     small = copy.deepcopy(config)
     _keep_layers(small)
     _shrink_vocabulary(small)
     _shrink_widths(small)
     _shrink_experts(small)
-    _shrink_heads(small)
+    _shrink_heads(small, num_ranks)
     _shrink_lengths(small)
     return small
 
@@ -99,7 +99,7 @@ def _shrink_experts(small: Any) -> None:
                 setattr(small, name, min(value, most))
 
 
-def _shrink_heads(small: Any) -> None:
+def _shrink_heads(small: Any, num_ranks: int) -> None:
     """Divide heads, key-value heads and hidden size by one number; at least two key-value heads stay, so that a wrong
     mapping of heads shows."""
     heads = small.num_attention_heads
@@ -110,6 +110,7 @@ def _shrink_heads(small: Any) -> None:
     while (
         small.hidden_size // divisor > _SMALL_HIDDEN_SIZE
         and all(value % (2 * divisor) == 0 for value in (small.hidden_size, heads, kv_heads))
+        and (kv_heads // (2 * divisor)) % num_ranks == 0
         and kv_heads // (2 * divisor) >= 2
     ):
         divisor *= 2

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 
-from pagefleet_runtime.model_executor.executor import ModelExecutor
-from pagefleet_runtime.plan import Row, SampleSpec, StepPlan
+from pagefleet_runtime.model_executor.kv_cache import KVCache
+from pagefleet_runtime.plan import Row, SampleSpec, StepPlan, StepResult
 from pagefleet_runtime.request import SamplingParams, SequenceKey
 from pagefleet_runtime.step_cost import StepLoad, load_of
 
@@ -17,30 +18,44 @@ _MOST_SECONDS = 10.0
 _SLOW_SECONDS = 0.5
 
 
-def measure_steps(executor: ModelExecutor, max_length_tokens: int) -> list[tuple[StepLoad, float]]:
+class MeasuredExecutor(Protocol):
+    @property
+    def cache(self) -> KVCache: ...
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+
+def clear_for_steps(cache: KVCache, max_length_tokens: int) -> None:
+    """Make the blocks that the steps read hold numbers: what was never written may read as one that makes arithmetic
+    slow, or as none."""
+    with torch.inference_mode():
+        used = min(_longest(cache, max_length_tokens), max(context + tokens for _, context, tokens in _STEPS))
+        cache.buffer[: -(-used // cache.block_size)].zero_()
+
+
+def measure_steps(executor: MeasuredExecutor, max_length_tokens: int) -> list[tuple[StepLoad, float]]:
     """Run the steps and return what each held and took, in seconds. The cache must hold nothing that is needed."""
     cache = executor.cache
-    longest = min(max_length_tokens, cache.num_blocks * cache.block_size)
-    # What was never written may read as a number that makes arithmetic slow, or as none.
-    with torch.inference_mode():
-        used = min(longest, max(context + num_tokens for _, context, num_tokens in _STEPS))
-        cache.buffer[: -(-used // cache.block_size)].zero_()
     started = time.perf_counter()
     samples: list[tuple[StepLoad, float]] = []
-    for plan in _plans(longest, cache.block_size):
+    for plan in _plans(_longest(cache, max_length_tokens), cache.block_size):
         samples.append((load_of(plan), _least_time(executor, plan)))
         if time.perf_counter() - started > _MOST_SECONDS and len(samples) > 1:
             break
     return samples
 
 
-def _least_time(executor: ModelExecutor, plan: StepPlan) -> float:
+def _longest(cache: KVCache, max_length_tokens: int) -> int:
+    return min(max_length_tokens, cache.num_blocks * cache.block_size)
+
+
+def _least_time(executor: MeasuredExecutor, plan: StepPlan) -> float:
     """The first run of a step pays what no later one does, so it counts only where a second would take long."""
     first = _timed(executor, plan)
     return first if first > _SLOW_SECONDS else min(_timed(executor, plan) for _ in range(2))
 
 
-def _timed(executor: ModelExecutor, plan: StepPlan) -> float:
+def _timed(executor: MeasuredExecutor, plan: StepPlan) -> float:
     started = time.perf_counter()
     executor.execute(plan)
     return time.perf_counter() - started

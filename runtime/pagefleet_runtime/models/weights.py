@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from pagefleet_kernels.prepacked_linear import PrepackedLinear
 from pagefleet_runtime.errors import ModelRefused
+from pagefleet_runtime.models.sharding import loading_arguments
 from pagefleet_runtime.models.support import check_class, check_config
 
 
@@ -36,8 +38,11 @@ def model_class(config: Any) -> type:
     return chosen
 
 
-def read_weights(directory: Path, dtype: torch.dtype) -> Any:
-    """Return the model in eval mode. Raises ModelRefused where files don't fit the configuration."""
+def read_weights(directory: Path, dtype: torch.dtype, num_ranks: int = 1) -> Any:
+    """Return the model in eval mode, or this rank's share of it.
+
+    Raises ModelRefused where files don't fit the configuration.
+    """
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -48,6 +53,7 @@ def read_weights(directory: Path, dtype: torch.dtype) -> Any:
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            **loading_arguments(num_ranks),
         )
     except (ValueError, OSError, KeyError, RuntimeError) as error:
         raise ModelRefused(f"the weights in {directory} can't be read: {error}") from error
@@ -61,8 +67,9 @@ def read_weights(directory: Path, dtype: torch.dtype) -> Any:
 
 
 def weights_bytes(model: torch.nn.Module) -> int:
-    """Return the bytes of parameters, buffers and packed weights, shared ones once."""
-    tensors = {t.data_ptr(): t.numel() * t.itemsize for t in (*model.parameters(), *model.buffers())}
+    """Return the bytes of parameters, buffers and packed weights that this process holds, shared ones once."""
+    held = (t.to_local() if isinstance(t, DTensor) else t for t in (*model.parameters(), *model.buffers()))
+    tensors = {t.data_ptr(): t.numel() * t.itemsize for t in held}
     packed = sum(module.num_bytes for module in model.modules() if isinstance(module, PrepackedLinear))
     return sum(tensors.values()) + packed
 

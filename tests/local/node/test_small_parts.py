@@ -58,7 +58,11 @@ def test_what_our_own_pods_ask_for_is_taken() -> None:
     }
     container = {
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [TOKEN, {"name": "c", "mountPath": "/pagefleet/config"}],
+        "volumeMounts": [
+            TOKEN,
+            {"name": "c", "mountPath": "/pagefleet/config"},
+            {"name": "e", "mountPath": "/dev/shm"},
+        ],
         "livenessProbe": {"httpGet": {"port": 1}},
     }
     assert refusal(pod("p", "ns", "true", spec=spec, **container)) is None
