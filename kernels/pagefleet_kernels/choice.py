@@ -6,12 +6,16 @@ from typing import Literal
 
 import torch
 
-from pagefleet_kernels.cpu.library import CpuLibrary, CpuUnavailable, load_library
+from pagefleet_kernels.cpu.library import CpuLibrary, load_library
 from pagefleet_kernels.cpu.targets import this_machine
+from pagefleet_kernels.jit import NumbaLibrary, load_numba
+from pagefleet_kernels.jit.pages import NumbaPages
+from pagefleet_kernels.paged_attention.jit import STORED
 from pagefleet_kernels.pages import PLAIN_PAGES, CppPages, PageKernels
 from pagefleet_kernels.prepacked_linear import why_not_onednn
 from pagefleet_kernels.prepacked_linear.cpu import TYPES
 
+Mode = Literal["auto", "cpp", "numba", "plain"]
 _LINEARS = {
     "library": "weights packed for it",
     "onednn": "weights packed for oneDNN",
@@ -41,22 +45,45 @@ class Kernels:
 PLAIN = Kernels()
 
 
-def choose_kernels(mode: Literal["auto", "plain"], dtype: torch.dtype, cache: Path | None = None) -> Kernels:
-    """Return the fastest kernels that this CPU and its compiler allow for a model of `dtype`, or plain PyTorch's.
+def choose_kernels(mode: Mode, dtype: torch.dtype, cache: Path | None = None) -> Kernels:
+    """Return the fastest kernels that this CPU, its compiler and `mode` allow for a model of `dtype`: C++, else
+    numba's, else plain PyTorch's. A mode that names one of them leaves plain PyTorch alone beside it.
 
-    `cache` is where the compiled library is kept; compiling takes some ten seconds once.
+    `cache` is where compiled code is kept; compiling takes some ten seconds once.
     """
     if mode == "plain":
         return PLAIN
-    notes = []
-    loaded = load_library(cache)
-    if isinstance(loaded, CpuUnavailable):
-        notes.append(f"kernels are plain PyTorch, many times slower at decoding: {loaded.reason}")
-    library = loaded if isinstance(loaded, CpuLibrary) else None
-    linears, reason = _choose_linears(library, dtype)
+    pages, note = _choose_pages(mode, dtype, cache)
+    linears, reason = _choose_linears(pages.library if isinstance(pages, CppPages) else None, dtype)
+    notes = [] if note is None else [note]
     if reason is not None:
         notes.append(f"linear layers are torch's own, up to six times slower at small batches: {reason}")
-    return Kernels(PLAIN_PAGES if library is None else CppPages(library), linears, tuple(notes))
+    return Kernels(pages, linears, tuple(notes))
+
+
+def _choose_pages(mode: Mode, dtype: torch.dtype, cache: Path | None) -> tuple[PageKernels, str | None]:
+    """Return what runs the operations on pages, and what it costs that it isn't what comes before it."""
+    reasons = []
+    if mode != "numba":
+        library = load_library(cache)
+        if isinstance(library, CpuLibrary):
+            return CppPages(library), None
+        reasons.append(library.reason)
+    if mode != "cpp":
+        numba = _load_numba(dtype, cache)
+        if isinstance(numba, NumbaLibrary):
+            cost = "kernels are numba's and layers aren't fused, so that a step takes two to four times as long"
+            return NumbaPages(numba), f"{cost}: {reasons[0]}" if reasons else None
+        reasons.append(numba)
+    return PLAIN_PAGES, f"kernels are plain PyTorch, many times slower at decoding: {'; '.join(reasons)}"
+
+
+def _load_numba(dtype: torch.dtype, cache: Path | None) -> NumbaLibrary | str:
+    if dtype not in STORED:
+        names = " and ".join(str(known).removeprefix("torch.") for known in STORED)
+        return f"numba's kernels read pages of {names}, not of {str(dtype).removeprefix('torch.')}"
+    loaded = load_numba(cache)
+    return loaded if isinstance(loaded, NumbaLibrary) else loaded.reason
 
 
 def _choose_linears(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from pagefleet_kernels.cpu import CpuLibrary, CpuUnavailable
 from tests.bench.kernel_goals import CannotMeasure, Variant
@@ -12,11 +13,13 @@ Findings = dict[str, tuple[Variant, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The machine's kernels, how many rounds are run (medians count), and where figures beside the goals are said."""
+    """The machine's kernels, how many rounds are run (medians count), where figures beside the goals are said, and
+    where compiled code is kept (None: the user's cache folder)."""
 
     loaded: CpuLibrary | CpuUnavailable
     rounds: int
     say: Callable[[str], None]
+    cache: Path | None = None
 
     @property
     def library(self) -> CpuLibrary:

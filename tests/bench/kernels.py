@@ -13,6 +13,7 @@ from tests.bench.attention_rows import decode, mixed, order, prefill
 from tests.bench.kernel_bench import Bench, Findings, Measurement
 from tests.bench.kernel_goals import CannotMeasure, Result, results_of, table
 from tests.bench.linear_rows import prepacked
+from tests.bench.numba_rows import numba_decode
 from tests.bench.page_rows import swap, write
 
 # A new row is a line here; its goal stands in kernel_goals.py. What no line measures is reported as not met.
@@ -24,6 +25,7 @@ MEASUREMENTS = (
     ),
     Measurement("mixed", ("mixed",), mixed),
     Measurement("order", ("order",), order),
+    Measurement("numba", ("numba",), numba_decode),
     Measurement("prefill", ("prefill",), prefill),
     Measurement("swap", ("swap",), swap),
     Measurement("write", ("write",), write),
@@ -62,14 +64,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="the median counts")
     parser.add_argument("--only", choices=tuple(by_name), nargs="+", default=tuple(by_name), help="what to measure")
-    parser.add_argument("--cache", type=Path, default=None, help="folder of the compiled library")
+    parser.add_argument("--cache", type=Path, default=None, help="folder of compiled kernels")
     parser.add_argument("--output", type=Path, default=Path("build/bench/kernels.json"), help="with a .md beside it")
     options = parser.parse_args()
     loaded = load_library(options.cache)
     kernels = f"compiled for {loaded.target}" if isinstance(loaded, CpuLibrary) else loaded.reason
     head = f"{kernels}; {torch.get_num_threads()} threads; {options.rounds} rounds, medians"
     print(head, flush=True)
-    bench = Bench(loaded, options.rounds, lambda text: print(text, flush=True))
+    bench = Bench(loaded, options.rounds, lambda text: print(text, flush=True), options.cache)
     results = measured(bench, [by_name[name] for name in dict.fromkeys(options.only)])
     report = table(results)
     missed = sum(not result.met for result in results)

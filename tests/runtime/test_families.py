@@ -46,6 +46,14 @@ def test_a_family_passes_the_gate_with_packed_weights_and_fused_layers(family: s
     prove_structure(tiny_config(family), kernels=kernels)
 
 
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt_oss", "deepseek_v3"])
+def test_a_family_passes_the_gate_with_numbas_kernels(family: str, request: pytest.FixtureRequest) -> None:
+    kernels = choose_kernels("numba", torch.float32, request.config.cache.mkdir("pagefleet-kernels"))
+    assert kernels.pages.name == "numba"
+
+    prove_structure(tiny_config(family), kernels=kernels)
+
+
 @pytest.mark.parametrize(
     ("family", "changes"),
     [

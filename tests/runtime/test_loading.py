@@ -9,13 +9,14 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from pagefleet_contract.engine import EngineConfig
-from pagefleet_contract.names import LOAD_STAGES
+from pagefleet_contract.names import ENV_CACHE, LOAD_STAGES
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.loading import LoadedModel, load_model
 from pagefleet_runtime.plan import Row, SampleSpec, StepPlan
 from pagefleet_runtime.protocol import LoadProgress
 from pagefleet_runtime.request import SamplingParams, SequenceKey
 from pagefleet_runtime.step_cost import StepLoad
+from tests.kernels.numba_code import numba_alone
 from tests.runtime.tiny_models import tiny_llama_directory
 
 
@@ -41,6 +42,21 @@ def test_a_model_loads_in_stages_and_runs(directory: Path) -> None:
     spec = SampleSpec(key, SamplingParams(max_tokens=1, temperature=0.0), (1, 2, 3), ())
     result = loaded.executor.execute(StepPlan(0, (), (Row(key, (1, 2, 3), 0, (5,), (spec,)),)))
     assert len(result.sampled) == 1
+
+
+def test_without_a_compiler_a_model_is_proven_and_run_by_numba(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "kernels").mkdir()
+    numba_alone(request.config.cache.mkdir("pagefleet-kernels"), tmp_path / "kernels")
+    monkeypatch.setenv(ENV_CACHE, str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+
+    loaded = load(directory)
+
+    assert dict(loaded.info.startup_table)["kernels"].startswith("numba, ")
+    assert any("kernels are numba's" in note and "no C++ compiler" in note for note in loaded.info.notes)
 
 
 def test_what_is_in_force_is_told(directory: Path) -> None:

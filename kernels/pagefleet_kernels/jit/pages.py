@@ -1,0 +1,49 @@
+"""The operations on pages by numba: PageKernels for a CPU without a C++ compiler."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pagefleet_kernels.jit.library import NumbaLibrary
+from pagefleet_kernels.kv_write.jit import NumbaWriter
+from pagefleet_kernels.page_copy.reference import page_copy_reference
+from pagefleet_kernels.paged_attention.batch import AttentionBatch
+from pagefleet_kernels.paged_attention.gathered import gathered_attention
+from pagefleet_kernels.paged_attention.jit import paged_attention_numba, supports
+from pagefleet_kernels.pages import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class NumbaPages:
+    """numba's decode attention and writes; what it doesn't know, prefill and page copies are plain PyTorch's."""
+
+    library: NumbaLibrary
+
+    @property
+    def name(self) -> str:
+        return "numba"
+
+    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer:
+        return NumbaWriter(self.library, key_pages, value_pages)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key_pages: torch.Tensor,
+        value_pages: torch.Tensor,
+        batch: AttentionBatch,
+        *,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if not supports(query, key_pages, value_pages):
+            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
+        return paged_attention_numba(
+            self.library, query, key_pages, value_pages, batch, scale=scale, window=window, softcap=softcap, sinks=sinks
+        )
+
+    def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
+        page_copy_reference(buffer, copies)
