@@ -13,7 +13,7 @@ def tested_targets() -> list[Target]:
     if choose_target(machine, flags) is NATIVE:
         return [NATIVE]
     runnable = [target for target in X86_TARGETS if target.needs <= flags]
-    # Between the best and the narrow ones may lie one more, whose code is the best's without bfloat16 products.
+    # What lies between the best and the narrow ones is the best's code without products of bfloat16 or int8.
     return [*runnable[:1], *runnable[1:][-2:]]
 
 

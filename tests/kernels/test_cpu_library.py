@@ -9,14 +9,15 @@ from pagefleet_kernels.cpu import CpuLibrary, CpuUnavailable, load_library
 from pagefleet_kernels.cpu.library import library_name
 from pagefleet_kernels.cpu.targets import NATIVE, X86_TARGETS, choose_target
 
-V4_BF16, V4, V3, V2 = X86_TARGETS
+V4_BF16, V4_VNNI, V4, V3, V2 = X86_TARGETS
 
 
 @pytest.mark.parametrize(
     ("flags", "target"),
     [
         (V4_BF16.needs | {"amx_bf16"}, V4_BF16),
-        (V4_BF16.needs - {"avx512_bf16"}, V4),
+        (V4_BF16.needs - {"avx512_bf16"}, V4_VNNI),
+        (V4_BF16.needs - {"avx512_vnni"}, V4),
         (V4.needs - {"avx512bw"}, V3),
         (V3.needs - {"fma"}, V2),
         (V2.needs - {"sse4_2"}, None),

@@ -118,6 +118,10 @@ def _load(path: Path) -> ctypes.CDLL:
     functions.pagefleet_panel_bytes.argtypes = (_LONG, _INT)
     functions.pagefleet_packed_floats.argtypes = (_LONG, _LONG, _INT)
     functions.pagefleet_pack.argtypes = (_ADDRESS, _LONG, _LONG, _INT, _ADDRESS, _INT, _INT)
+    functions.pagefleet_int8_panel_words.restype = functions.pagefleet_int8_packed_words.restype = ctypes.c_int64
+    functions.pagefleet_int8_panel_words.argtypes = (_LONG,)
+    functions.pagefleet_int8_packed_words.argtypes = (_LONG, _LONG)
+    functions.pagefleet_int8_pack.argtypes = (_ADDRESS, _ADDRESS, _LONG, _LONG, _ADDRESS, _INT, _INT)
     functions.pagefleet_move_pages.argtypes = (_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, _LONG, _LONG, _INT)
     functions.pagefleet_rms_norm.argtypes = (_ADDRESS, _LONG, *[_ADDRESS] * 3, _LONG, _INT, _INT, _FLOAT, _INT)
     functions.pagefleet_gated_activation.argtypes = (_ADDRESS, _LONG, _ADDRESS, _LONG, _INT, _INT, _INT, _INT)

@@ -23,6 +23,7 @@ X86_TARGETS = (
     Target(
         "x86-64-v4-bf16", ("-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"), _V4 | {"avx512_bf16", "avx512_vnni"}
     ),
+    Target("x86-64-v4-vnni", ("-march=x86-64-v4", "-mavx512vnni"), _V4 | {"avx512_vnni"}),
     Target("x86-64-v4", ("-march=x86-64-v4",), _V4),
     Target("x86-64-v3", ("-march=x86-64-v3",), _V3),
     Target("x86-64-v2", ("-march=x86-64-v2",), _V2),

@@ -1,12 +1,14 @@
 """A linear layer on a CPU with its weight packed once, for the C++ library or for oneDNN."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.gated_activation import Activation, gated_activation
 from pagefleet_kernels.prepacked_linear.cpu import LibraryWeight
+from pagefleet_kernels.prepacked_linear.int8 import Int8Weight
 from pagefleet_kernels.prepacked_linear.memory import WeightMemory
 from pagefleet_kernels.prepacked_linear.onednn import OneDnnWeight
 
@@ -16,7 +18,8 @@ class PrepackedLinear(torch.nn.Module):
 
     Several weights of one input become one layer whose outputs lie one behind the other. With `activation` the first
     half of these is a gate and the second its factor: y = activation(gate) * factor. With `library` it is C++ that
-    multiplies, where the number of inputs is even, from `memory` that layers share; otherwise oneDNN.
+    multiplies, where the number of inputs is even, from `memory` that layers share; otherwise oneDNN. Only C++
+    multiplies int8 codes (`quantization`).
     """
 
     def __init__(
@@ -26,6 +29,7 @@ class PrepackedLinear(torch.nn.Module):
         library: CpuLibrary | None = None,
         memory: WeightMemory | None = None,
         activation: Activation | None = None,
+        quantization: Literal["none", "int8"] = "none",
     ) -> None:
         super().__init__()
         self.in_features = weights[0].shape[1]
@@ -34,22 +38,29 @@ class PrepackedLinear(torch.nn.Module):
         joined = weights[0].detach() if len(weights) == 1 else torch.cat([weight.detach() for weight in weights])
         self._bias = _joined_bias(weights, biases)
         self._activation = activation
-        self._packed: LibraryWeight | OneDnnWeight
-        if library is not None and self.in_features % 2 == 0:
+        self._packed: LibraryWeight | Int8Weight | OneDnnWeight
+        if quantization == "int8":
+            if library is None:
+                raise ValueError("int8 codes are multiplied by the C++ library, and there is none")
+            self._packed = Int8Weight(library, joined, memory or WeightMemory(), activation)
+        elif library is not None and self.in_features % 2 == 0:
             self._packed = LibraryWeight(library, joined, memory or WeightMemory(), activation)
-            self._bias = None if self._bias is None else self._bias.float()
         else:
             self._packed = OneDnnWeight(joined)
+        if self._bias is not None and not isinstance(self._packed, OneDnnWeight):
+            self._bias = self._bias.float()
 
     @property
     def num_bytes(self) -> int:
         """What the weight and bias take; packing may pad it by a few rows."""
         bias_bytes = 0 if self._bias is None else self._bias.numel() * self._bias.itemsize
+        if isinstance(self._packed, Int8Weight):
+            return self._packed.num_bytes + bias_bytes
         return self.in_features * self.out_features * self.dtype.itemsize + bias_bytes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         product = self._packed.multiply(x, self._bias)
-        if self._activation is None or isinstance(self._packed, LibraryWeight):
+        if self._activation is None or not isinstance(self._packed, OneDnnWeight):
             return product
         gated = gated_activation(product.flatten(0, -2), self._activation)
         return gated.view(*product.shape[:-1], -1)
