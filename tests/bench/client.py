@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from tests.bench.workloads import BenchRequest
@@ -18,7 +19,12 @@ class Trace:
     sent: float
     tokens: list[float] = field(default_factory=list)
     num_cached_tokens: int = 0
+    completion_tokens: int | None = None  # as the server counted them, where events don't stand for single tokens
     error: str | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens) if self.completion_tokens is None else self.completion_tokens
 
     @property
     def ttft_seconds(self) -> float:
@@ -31,9 +37,14 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
+    """`each_token`: ask for logprobs, so that each token has its event even where its text is empty or held back. That
+    costs our server a softmax a token, so a comparison with others goes without: events of text then stand for tokens,
+    and the server's usage counts them."""
+
     host: str
     port: int
     model: str
+    each_token: bool = True
 
     @classmethod
     def of(cls, url: str, model: str) -> "Endpoint":
@@ -53,8 +64,7 @@ def _request_bytes(endpoint: Endpoint, request: BenchRequest) -> bytes:
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
-            # One event a token, even where the token's text is empty or held back.
-            "logprobs": 0,
+            **({"logprobs": 0} if endpoint.each_token else {}),
         }
     ).encode()
     head = (
@@ -79,21 +89,29 @@ async def complete(endpoint: Endpoint, request: BenchRequest) -> Trace:
         async for line in reader:
             if not line.startswith(b"data: {"):
                 continue
-            now = time.perf_counter()
-            event = json.loads(line[6:])
-            if "error" in event:
-                trace.error = str(event["error"])
-            elif event.get("usage"):
-                details = event["usage"].get("prompt_tokens_details") or {}
-                trace.num_cached_tokens = details.get("cached_tokens") or 0
-            elif event["choices"]:
-                logprobs = event["choices"][0].get("logprobs")
-                trace.tokens += [now] * len(logprobs["tokens"]) if logprobs else []
-        if trace.error is None and len(trace.tokens) != request.num_output_tokens:
-            trace.error = f"{len(trace.tokens)} tokens came; {request.num_output_tokens} were asked"
+            note_event(trace, json.loads(line[6:]), time.perf_counter(), each_token=endpoint.each_token)
+        if trace.error is None and trace.num_tokens != request.num_output_tokens:
+            trace.error = f"{trace.num_tokens} tokens came; {request.num_output_tokens} were asked"
         return trace
     finally:
         writer.close()
+
+
+def note_event(trace: Trace, event: dict[str, Any], now: float, *, each_token: bool) -> None:
+    """Keep what a stream's event says."""
+    if "error" in event:
+        trace.error = str(event["error"])
+        return
+    for choice in event["choices"]:
+        if each_token:
+            trace.tokens += [now] * len((choice.get("logprobs") or {"tokens": ()})["tokens"])
+        elif choice["text"]:
+            trace.tokens.append(now)
+    if usage := event.get("usage"):
+        details = usage.get("prompt_tokens_details") or {}
+        trace.num_cached_tokens = details.get("cached_tokens") or 0
+        if not each_token:
+            trace.completion_tokens = usage["completion_tokens"]
 
 
 async def run_all(endpoint: Endpoint, requests: Sequence[BenchRequest]) -> list[Trace]:

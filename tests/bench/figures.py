@@ -34,13 +34,27 @@ class RunFigures:
         ttfts = [trace.ttft_seconds for trace in traces]
         gaps = [gap for trace in traces for gap in trace.gaps_seconds]
         return cls(
-            output_tokens_per_second=sum(len(trace.tokens) for trace in traces) / (end - begin),
+            output_tokens_per_second=sum(trace.num_tokens for trace in traces) / (end - begin),
             ttft_p50_seconds=percentile(ttfts, 50),
             ttft_p99_seconds=percentile(ttfts, 99),
             gap_p50_seconds=percentile(gaps, 50),
             gap_p99_seconds=percentile(gaps, 99),
             gap_max_seconds=max(gaps),
         )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.output_tokens_per_second:.1f} tokens/s,"
+            f" TTFT p50/p99 {self.ttft_p50_seconds:.2f}/{self.ttft_p99_seconds:.2f} s,"
+            f" between tokens p50/p99/max {self.gap_p50_seconds * 1e3:.0f}"
+            f"/{self.gap_p99_seconds * 1e3:.0f}/{self.gap_max_seconds * 1e3:.0f} ms"
+        )
+
+
+def decode_tokens_per_second(traces: Sequence[Trace]) -> float:
+    """Of streams that ran one after the other: what came after each one's first token."""
+    tokens = sum(trace.num_tokens - 1 for trace in traces)
+    return tokens / sum(trace.tokens[-1] - trace.tokens[0] for trace in traces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +77,19 @@ class Goal:
         spread = ", ".join(f"{run:.3g}" for run in self.runs)
         verdict = "met" if self.met else "MISSED"
         return f"{self.name:<66} {sign} {self.expected:<6g} {self.reached:>8.3g} {self.unit:<7} {verdict:<7} [{spread}]"
+
+
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """A row that nobody measured, which counts as not met."""
+
+    name: str
+    expected: float
+    reason: str
+    met: bool = False
+
+    def line(self) -> str:
+        return f"{self.name:<66} >= {self.expected:<6g} {'-':>8} {'times':<7} NOT RUN [{self.reason}]"
 
 
 def goal(name: str, expected: float, runs: Sequence[float], *, at_least: bool = True, unit: str = "times") -> Goal:

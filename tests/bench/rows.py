@@ -41,12 +41,7 @@ class Bench:
 
     def figures(self, name: str, server: BenchServer, requests: Sequence[BenchRequest]) -> RunFigures:
         figures = RunFigures.of(run_workload(server.endpoint, requests))
-        self.say(
-            f"  {name}: {figures.output_tokens_per_second:.1f} tokens/s,"
-            f" TTFT p50/p99 {figures.ttft_p50_seconds:.2f}/{figures.ttft_p99_seconds:.2f} s,"
-            f" between tokens p50/p99/max {figures.gap_p50_seconds * 1e3:.0f}"
-            f"/{figures.gap_p99_seconds * 1e3:.0f}/{figures.gap_max_seconds * 1e3:.0f} ms"
-        )
+        self.say(f"  {name}: {figures}")
         return figures
 
 

@@ -21,6 +21,7 @@ _OPERATOR_KEY = "bench-operator-key"
 class BenchServer:
     url: str
     num_threads: int
+    pid: int
 
     @property
     def endpoint(self) -> Endpoint:
@@ -40,4 +41,4 @@ def bench_server(model_uri: str, num_threads: int, *flags: str) -> Iterator[Benc
         key_file.write_text(_OPERATOR_KEY)
         known = ("--served-name", _NAME, "--serving-operator-key-file", str(key_file))
         with live_server(model_uri, *known, *flags, environment={"OMP_NUM_THREADS": str(num_threads)}) as server:
-            yield BenchServer(server.url, num_threads)
+            yield BenchServer(server.url, num_threads, server.process.pid)

