@@ -11,14 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pagefleet_runtime.engine_process import SPIN_COUNT
+from pagefleet_runtime.executor import Executor
 from tests.bench.rows import VOCAB_SIZE
 from tests.bench.steps import Step, load_executor
-
-if TYPE_CHECKING:
-    from pagefleet_runtime.model_executor.executor import ModelExecutor
 
 STEPS = {
     "1 row": Step(1, 330),
@@ -28,7 +26,7 @@ STEPS = {
 }
 
 
-def seconds(executor: "ModelExecutor", step: Step, repeats: int) -> float:
+def seconds(executor: Executor, step: Step, repeats: int) -> float:
     plan = step.plan()
     executor.execute(plan)  # wakes the threads
     times = []
@@ -80,7 +78,7 @@ def timed_head(times: list[float]) -> Iterator[None]:
             hook.remove()
 
 
-def profiled(executor: "ModelExecutor", step: Step, repeats: int) -> dict[str, float]:
+def profiled(executor: Executor, step: Step, repeats: int) -> dict[str, float]:
     """Return each part's seconds in one step, `rest` and `step` among them."""
     plan, head = step.plan(), list[float]()
     executor.execute(plan)

