@@ -84,10 +84,10 @@ class ModelSettings(Section):
     """Type of weights and activations; auto is the model's own, and on a CPU bfloat16 only where the
     CPU has instructions for it, float32 otherwise."""
 
-    kernels: Literal["auto", "cpp", "numba", "plain"] = "auto"
-    """What computes on a CPU: cpp is C++ for its instruction set, compiled at the first start, with packed weights
-    and fused layers; numba needs no compiler, and packs weights alone; plain is PyTorch alone. auto is the first of
-    them that can be had; where cpp or numba can't be, it is plain."""
+    kernels: Literal["auto", "cpp", "numba", "triton", "plain"] = "auto"
+    """What computes. On a CPU cpp is C++ for its instruction set, compiled at the first start, with packed weights and
+    fused layers; numba needs no compiler, and packs weights alone; plain is PyTorch alone. auto is the first of them
+    that can be had. On a GPU auto is triton, or else plain. Where what is named can't be had, it is plain."""
 
 
 class Budget(Section, WithRules):

@@ -1,4 +1,4 @@
-"""Which implementation runs the operations on a CPU: decided once, at start, and said in sentences."""
+"""Which implementation runs the operations: decided once, at start, and said in sentences."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,8 @@ from pagefleet_kernels.pages import PLAIN_PAGES, CppPages, PageKernels
 from pagefleet_kernels.prepacked_linear import why_not_onednn
 from pagefleet_kernels.prepacked_linear.cpu import TYPES
 
-Mode = Literal["auto", "cpp", "numba", "plain"]
+Mode = Literal["auto", "cpp", "numba", "triton", "plain"]
+_CPU = torch.device("cpu")
 _LINEARS = {
     "library": "weights packed for it",
     "onednn": "weights packed for oneDNN",
@@ -45,14 +46,17 @@ class Kernels:
 PLAIN = Kernels()
 
 
-def choose_kernels(mode: Mode, dtype: torch.dtype, cache: Path | None = None) -> Kernels:
-    """Return the fastest kernels that this CPU, its compiler and `mode` allow for a model of `dtype`: C++, else
-    numba's, else plain PyTorch's. A mode that names one of them leaves plain PyTorch alone beside it.
+def choose_kernels(mode: Mode, dtype: torch.dtype, cache: Path | None = None, device: torch.device = _CPU) -> Kernels:
+    """Return the fastest kernels that the device, its compiler and `mode` allow for a model of `dtype`: on a GPU
+    Triton's, on a CPU C++, else numba's; else plain PyTorch's. A mode that names one of them leaves plain PyTorch alone
+    beside it.
 
     `cache` is where compiled code is kept; compiling takes some ten seconds once.
     """
     if mode == "plain":
         return PLAIN
+    if device.type != "cpu":
+        return _gpu_kernels(mode, device)
     pages, note = _choose_pages(mode, dtype, cache)
     linears, reason = _choose_linears(pages.library if isinstance(pages, CppPages) else None, dtype)
     notes = [] if note is None else [note]
@@ -61,8 +65,24 @@ def choose_kernels(mode: Mode, dtype: torch.dtype, cache: Path | None = None) ->
     return Kernels(pages, linears, tuple(notes))
 
 
+def _gpu_kernels(mode: Mode, device: torch.device) -> Kernels:
+    if mode in ("auto", "triton"):
+        try:
+            # Triton is imported where a GPU is used: CPU installations have none.
+            from pagefleet_kernels.triton_pages import triton_pages
+
+            return Kernels(triton_pages(device))
+        except Exception as error:
+            reason = f"Triton can't be used: {type(error).__name__}: {error}"
+    else:
+        reason = f"{mode} is for CPUs"
+    return Kernels(notes=(f"kernels are plain PyTorch, which copies every context in every step: {reason}",))
+
+
 def _choose_pages(mode: Mode, dtype: torch.dtype, cache: Path | None) -> tuple[PageKernels, str | None]:
     """Return what runs the operations on pages, and what it costs that it isn't what comes before it."""
+    if mode == "triton":
+        return PLAIN_PAGES, "kernels are plain PyTorch, many times slower at decoding: Triton's need a GPU"
     reasons = []
     if mode != "numba":
         library = load_library(cache)

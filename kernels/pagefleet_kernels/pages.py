@@ -3,7 +3,7 @@
 `TritonPages` stands in a file of its own, because it needs Triton.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.kv_write import kv_write
 from pagefleet_kernels.page_copy.cpu import page_copy_cpu
 from pagefleet_kernels.page_copy.reference import page_copy_reference
-from pagefleet_kernels.paged_attention.batch import AttentionBatch
+from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu, supports
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
 
@@ -27,6 +27,20 @@ class Writer(Protocol):
     ) -> None:
         """As kv_write has it; with a rotation, which fused layers have, as rotary_kv_write."""
         ...
+
+
+class Decodes(Protocol):
+    """Steps of one query a row whose tables stay at one address, so that a graph that was recorded once serves all."""
+
+    batch: AttentionBatch
+
+    def load(self, rows: Sequence[BatchRow]) -> None:
+        """Make `rows` the step that whoever uses `batch` runs; what is behind them is padding."""
+        ...
+
+
+# Makes room for steps of up to so many rows of so many pages of that size.
+MakeDecodes = Callable[[int, int, int, torch.device], Decodes]
 
 
 class PageKernels(Protocol):
@@ -52,6 +66,11 @@ class PageKernels(Protocol):
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None: ...
 
+    @property
+    def decodes(self) -> MakeDecodes | None:
+        """None where each step is laid out anew. Kernels that have it write tokens of slot -1 nowhere."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class PlainWriter:
@@ -69,6 +88,7 @@ class PlainPages:
     """Plain PyTorch, on any device."""
 
     name = "plain PyTorch"
+    decodes = None
 
     def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer:
         return PlainWriter(key_pages, value_pages)
@@ -99,6 +119,7 @@ class CppPages:
     """The C++ library, on a CPU; attention of types and sizes that it doesn't know is plain PyTorch's."""
 
     library: CpuLibrary
+    decodes = None
 
     @property
     def name(self) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 
 from pagefleet_kernels.paged_attention.gpu import chip_of
+from pagefleet_runtime.model_executor.cuda_graphs import CudaGraphs
+from tests.gpu.engine_steps import EngineSizes, engine_lines
 from tests.gpu.measure import Sizes, as_markdown, measure
 from tests.gpu.timing import GpuStopwatch
 
@@ -24,7 +26,9 @@ def main() -> int:
         return checked.returncode
     device = torch.device("cuda", 0)
     card = torch.cuda.get_device_name(device)
-    lines = measure(chip_of(device), device, GpuStopwatch(device), Sizes())
+    chip, clock = chip_of(device), GpuStopwatch(device)
+    lines = measure(chip, device, clock, Sizes())
+    lines += engine_lines(chip, device, clock, EngineSizes(), CudaGraphs(device).record)
     table = as_markdown(f"{card}, torch {torch.__version__}", lines)
     path = Path("build/gpu") / (re.sub(r"\W+", "-", card).strip("-").lower() + ".md")
     path.parent.mkdir(parents=True, exist_ok=True)

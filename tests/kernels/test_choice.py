@@ -1,4 +1,4 @@
-"""Which kernels are chosen on a CPU, and what is said of those that can't be had."""
+"""Which kernels are chosen, and what is said of those that can't be had."""
 
 from pathlib import Path
 
@@ -9,6 +9,8 @@ from pagefleet_kernels.choice import PLAIN, Mode, choose_kernels
 from pagefleet_kernels.jit.pages import NumbaPages
 from pagefleet_kernels.pages import PLAIN_PAGES
 from tests.kernels.numba_code import numba_alone
+
+GPU = torch.device("cuda", 0)
 
 
 @pytest.fixture
@@ -65,5 +67,26 @@ def test_a_cache_that_cannot_be_written_leaves_plain_pytorch(tmp_path: Path) -> 
     assert "couldn't be compiled" in chosen.notes[0] and "can't be kept" in chosen.notes[0]
 
 
-def test_plain_is_nothing_but_pytorch() -> None:
-    assert choose_kernels("plain", torch.float32) is PLAIN
+@pytest.mark.parametrize("device", [GPU, torch.device("cpu")], ids=str)
+def test_plain_is_nothing_but_pytorch(device: torch.device) -> None:
+    assert choose_kernels("plain", torch.float32, device=device) is PLAIN
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [("auto", "Triton can't be used"), ("triton", "Triton can't be used"), ("numba", "numba is for CPUs")],
+)
+def test_a_gpu_without_its_kernels_gets_plain_pytorch_and_a_sentence(mode: Mode, reason: str) -> None:
+    chosen = choose_kernels(mode, torch.float32, device=GPU)
+
+    assert chosen.pages is PLAIN_PAGES
+    (note,) = chosen.notes
+    assert note.startswith(f"kernels are plain PyTorch, which copies every context in every step: {reason}")
+
+
+def test_triton_on_a_cpu_leaves_plain_pytorch_and_a_sentence() -> None:
+    chosen = choose_kernels("triton", torch.float32)
+
+    assert chosen.pages is PLAIN_PAGES
+    assert chosen.notes[0].endswith("Triton's need a GPU")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pagefleet_kernels.paged_attention.configs import Chip
+from tests.gpu.engine_steps import EngineSizes, engine_lines
 from tests.gpu.measure import Line, Sizes, as_markdown, measure
 from tests.gpu.timing import HostStopwatch
 from tests.gpu.workloads import Heads, Step
@@ -27,6 +28,17 @@ def test_every_row_of_the_table_can_be_measured(interpreter: Interpreter) -> Non
     assert all(line.seconds > 0 for line in lines if "varlen_attn" not in line.name)
     # The vendor's kernel needs a GPU; that it is missing stands in the table instead of a figure.
     assert all(line.rate == "needs a GPU" for line in lines if "varlen_attn" in line.name)
+
+
+def _time_engine(sizes: EngineSizes) -> list[Line]:
+    return engine_lines(Chip("sm_90", 4), torch.device("cpu"), HostStopwatch(), sizes, lambda forward: forward)
+
+
+def test_steps_of_the_engine_can_be_measured(interpreter: Interpreter) -> None:
+    sizes = EngineSizes(layers=1, hidden=32, intermediate=32, heads=2, kv_heads=1, vocabulary=64, context=20, rows=(3,))
+    launched, replayed = interpreter.run(_time_engine, sizes)
+    assert (launched.name, replayed.name) == ("engine step, 3 rows, launched", "engine step, 3 rows, replayed")
+    assert launched.seconds > 0 and replayed.seconds > 0
 
 
 def test_bytes_and_operations_are_those_of_what_is_seen() -> None:

@@ -54,7 +54,7 @@ def attention_difference(check: AttentionCheck) -> float:
     if check.quantised is not None:
         stored_keys, stored_values, scales = quantise(inputs, check.quantised)
         key_pages, value_pages = dequantise_pages(stored_keys, stored_values, scales)
-    with _fresh_memory_is_nan():
+    with fresh_memory_is_nan():
         output = paged_attention_triton(
             inputs.query.to(check.device),
             _moved(stored_keys, check.device),
@@ -69,7 +69,7 @@ def attention_difference(check: AttentionCheck) -> float:
 
 
 @contextmanager
-def _fresh_memory_is_nan() -> Generator[None]:
+def fresh_memory_is_nan() -> Generator[None]:
     """A hole in an output, or in a split's part, is seen."""
     torch.use_deterministic_algorithms(True)
     try:
@@ -143,7 +143,7 @@ def _on_tables(case: AttentionCase, tables: StepTables, chip: Chip, device: str)
     num_tokens = inputs.batch.num_tokens
     padding = torch.full((3, case.heads, case.size), float("nan"), dtype=case.dtype)
     query = torch.cat([inputs.query, padding]).to(device)
-    plan = AttentionPlan(tables, fitting.config, num_tokens + 3, tables.sizes.pages_per_row * case.block_size)
+    plan = AttentionPlan(tables, fitting.config)
     output = torch.full(query.shape, float("nan"), dtype=case.dtype, device=device)
     output[num_tokens:] = 7
     key_pages, value_pages = _moved(inputs.key_pages, device), _moved(inputs.value_pages, device)

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, LlamaConfig, LlamaForCausalLM
 
+from pagefleet_kernels.choice import PLAIN, Kernels
 from pagefleet_runtime.grammar import GrammarCompiler
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
+from pagefleet_runtime.model_executor.bucketed_model import BucketedModel
 from pagefleet_runtime.model_executor.executor import ModelExecutor
 from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.mask_filling import load_grammar_tokenizer
-from pagefleet_runtime.model_executor.paged_model import PagedModel
+from pagefleet_runtime.model_executor.paged_model import PagedModel, StepModel
 from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.models.weights import read_weights
 from tests.runtime.tiny_tokenizer import BOS_ID, EOS_ID, PAD_ID, write_tiny_tokenizer
@@ -132,16 +134,25 @@ def tiny_model(directory: Path, dtype: torch.dtype = torch.float32) -> Any:
 
 
 def tiny_executor(
-    directory: Path, num_blocks: int = 32, block_size: int = 4, dtype: torch.dtype = torch.float32
+    directory: Path,
+    num_blocks: int = 32,
+    block_size: int = 4,
+    dtype: torch.dtype = torch.float32,
+    kernels: Kernels = PLAIN,
 ) -> ModelExecutor:
-    """Return an executor on the directory's model, its pool filled with NaN."""
+    """Return an executor on the directory's model, its pool filled with NaN. Kernels that have steps of fixed shape
+    run decodes in buckets of up to five rows, which a CPU computes anew where a GPU replays its record."""
     register_attention()
     model = read_weights(directory, dtype)
     layers = observe_layers(model)
     model.set_attn_implementation(ATTENTION_NAME)
-    cache = KVCache(layers, num_blocks, block_size, dtype)
+    cache = KVCache(layers, num_blocks, block_size, dtype, kernels=kernels)
     cache.fill(float("nan"))
     vocab_size = model.config.vocab_size
     ends = (EOS_ID,)
     compiler = functools.cache(lambda: GrammarCompiler(load_grammar_tokenizer(directory, vocab_size, ends), ends))
-    return ModelExecutor(PagedModel(model), cache, GrammarStates(compiler, vocab_size))
+    paged = PagedModel(model)
+    step_model: StepModel = paged
+    if kernels.pages.decodes is not None:
+        step_model = BucketedModel(paged, cache, 5, num_blocks * block_size, lambda forward: forward)
+    return ModelExecutor(step_model, cache, GrammarStates(compiler, vocab_size))

@@ -11,7 +11,6 @@ from pagefleet_kernels.page_copy.gpu import as_words, copies_launch
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
 from pagefleet_kernels.paged_attention.configs import CacheKind, Chip, Family, Phase, shipped_configs
 from pagefleet_kernels.paged_attention.gpu import attention_launch, merge_launch, plan_attention
-from pagefleet_kernels.paged_attention.tiles import Splits
 from pagefleet_kernels.quantised_kv.scales import CacheScales, Fp8Scales, Int8Scales
 
 _META = torch.device("meta")
@@ -81,7 +80,7 @@ def _attention(family: Family, kind: CacheKind, phase: Phase, size: int, feature
         query,
         *pages,
         plan,
-        Splits(count=2 if split else 1, keys=1280),
+        2 if split else 1,
         scale=0.1,
         window=1024 if features else None,
         softcap=50.0 if features else None,

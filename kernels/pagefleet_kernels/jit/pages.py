@@ -19,6 +19,7 @@ class NumbaPages:
     """numba's decode attention and writes; what it doesn't know, prefill and page copies are plain PyTorch's."""
 
     library: NumbaLibrary
+    decodes = None
 
     @property
     def name(self) -> str:

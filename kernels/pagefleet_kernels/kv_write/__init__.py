@@ -17,6 +17,18 @@ def kv_write(
     Slot s is row s % block_size of page s // block_size; pages are views [num_blocks, block_size, H, D] of any
     strides. Values are converted to the pages' dtype. Slots may not repeat. Raises ValueError where shapes differ.
     """
+    check_kv_write(key, value, key_pages, value_pages, slots)
+    kv_write_reference(key, value, key_pages, value_pages, slots)
+
+
+def check_kv_write(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    slots: torch.Tensor,
+) -> None:
+    """Raise ValueError where shapes differ."""
     for name, new, pages in (("key", key, key_pages), ("value", value, value_pages)):
         if new.dim() != 3 or pages.dim() != 4 or new.shape[1:] != pages.shape[2:]:
             raise ValueError(
@@ -27,4 +39,3 @@ def kv_write(
             raise ValueError(f"{name} has {new.shape[0]} tokens but there are {slots.shape[0]} slots")
     if slots.dtype != torch.long or slots.dim() != 1:
         raise ValueError(f"slots have dtype {slots.dtype} and {slots.dim()} dimensions; expected one of torch.long")
-    kv_write_reference(key, value, key_pages, value_pages, slots)

@@ -23,16 +23,18 @@ class BatchRow:
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """The rows of one step in packed order. `plans` keeps what an implementation derives once per step (index
-    tensors, masks, scratch space), so that layers share it; it belongs to that implementation."""
+    """The rows of one step in packed order, and behind them tokens of padding, which attend to nothing: what is
+    returned for those has no meaning. `plans` keeps what an implementation derives once per step (index tensors,
+    masks, scratch space), so that layers share it; it belongs to that implementation."""
 
     rows: tuple[BatchRow, ...]
     block_size: int
+    num_padding: int = 0
     plans: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def num_tokens(self) -> int:
-        return sum(row.num_tokens for row in self.rows)
+        return sum(row.num_tokens for row in self.rows) + self.num_padding
 
     def __post_init__(self) -> None:
         for row in self.rows:

@@ -102,12 +102,21 @@ def choose_config(family: Family, kind: CacheKind, head_size: int, group: int, l
     """
     if head_size > HEAD_SIZES[-1]:
         raise ValueError(f"head size {head_size} is larger than {HEAD_SIZES[-1]}, the largest that has tiles")
-    size = next(index for index, size in enumerate(HEAD_SIZES) if head_size <= size)
     phase: Phase = "decode" if longest_row * group <= DECODE_ROWS else "prefill"
-    config = _TABLE[family, kind, phase][size]
+    config = _entry(family, kind, phase, head_size)
     if group > config.rows:
         raise ValueError(f"{group} query heads share a key-value head; a tile for {head_size} holds {config.rows}")
     return config
+
+
+def has_tiles(family: Family, kind: CacheKind, head_size: int, group: int) -> bool:
+    """Whether `choose_config` knows tiles for rows of any length."""
+    return head_size <= HEAD_SIZES[-1] and group <= _entry(family, kind, "prefill", head_size).rows
+
+
+def _entry(family: Family, kind: CacheKind, phase: Phase, head_size: int) -> TileConfig:
+    size = next(index for index, size in enumerate(HEAD_SIZES) if head_size <= size)
+    return _TABLE[family, kind, phase][size]
 
 
 def shipped_configs(family: Family) -> dict[tuple[CacheKind, Phase, int], TileConfig]:

@@ -18,7 +18,7 @@ from pagefleet_kernels.paged_attention.configs import (
     choose_config,
     nvidia_family,
 )
-from pagefleet_kernels.paged_attention.tiles import Splits, StepTables, choose_splits, cut_tiles, sizes_of
+from pagefleet_kernels.paged_attention.tiles import MIN_SPLIT_KEYS, StepTables, choose_splits, cut_tiles, sizes_of
 from pagefleet_kernels.paged_attention.triton import attention_kernel, merge_kernel
 from pagefleet_kernels.quantised_kv.scales import CacheScales, Fp8Scales, Int8Scales
 
@@ -34,20 +34,23 @@ class AttentionPlan:
 
     tables: StepTables
     config: TileConfig
-    num_tokens: int
-    longest_context: int
 
 
 def plan_attention(
     batch: AttentionBatch, group: int, head_size: int, kind: CacheKind, chip: Chip, device: torch.device
 ) -> AttentionPlan:
-    """Cut the step into tiles and move its tables to the device. One plan serves all layers of equal arguments."""
-    longest_row = max(row.num_tokens for row in batch.rows)
+    """Cut the step into tiles and move its tables to the device. One plan serves all layers of equal arguments.
+
+    Tables that are in `batch.plans` are taken instead: their owner loads them with rows of one query each.
+    """
+    longest_row = max((row.num_tokens for row in batch.rows), default=1)
     config = choose_config(chip.family, kind, head_size, group, longest_row)
-    tiles = cut_tiles(batch, config.rows // group)
-    tables = StepTables(sizes_of(batch, len(tiles)), device)
-    tables.load(batch, tiles)
-    return AttentionPlan(tables, config, batch.num_tokens, max(row.context_length for row in batch.rows))
+    tables: StepTables | None = batch.plans.get(StepTables)
+    if tables is None:
+        tiles = cut_tiles(batch, config.rows // group)
+        tables = StepTables(sizes_of(batch, len(tiles)), device)
+        tables.load(batch, tiles)
+    return AttentionPlan(tables, config)
 
 
 def paged_attention_triton(
@@ -119,11 +122,11 @@ def launch_attention(
     """Run the kernel over a plan's tables. It reads nothing back from the device, and its grid depends on the plan's
     sizes alone, so it can be captured in a graph and replayed after `plan.tables.load`."""
     num_heads, num_kv_heads = query.shape[1], key_pages.shape[2]
-    splits = _splits(plan, num_kv_heads, num_heads // num_kv_heads, window, chip)
+    splits = _splits(plan, key_pages, num_heads // num_kv_heads, window, chip)
     partial, log_sums = output, None
-    if splits.count > 1:
-        partial = query.new_empty(splits.count, *output.shape, dtype=torch.float32)
-        log_sums = query.new_empty(splits.count, *output.shape[:2], dtype=torch.float32)
+    if splits > 1:
+        partial = query.new_empty(splits, *output.shape, dtype=torch.float32)
+        log_sums = query.new_empty(splits, *output.shape[:2], dtype=torch.float32)
     attention_launch(
         partial, log_sums, query, key_pages, value_pages, plan, splits,
         scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
@@ -139,7 +142,7 @@ def attention_launch(
     key_pages: torch.Tensor,
     value_pages: torch.Tensor,
     plan: AttentionPlan,
-    splits: Splits,
+    splits: int,
     *,
     scale: float,
     window: int | None,
@@ -175,7 +178,6 @@ def attention_launch(
         "value_page_stride": value_pages.stride(0),
         "key_scale_page_stride": 0 if key_scales is None else key_scales.stride(0),
         "value_scale_page_stride": 0 if value_scales is None else value_scales.stride(0),
-        "split_keys": splits.keys,
         # tanh(s / c) = 1 - 2 / (exp2(2 s / c · log2 e) + 1)
         "tanh_factor": 0.0 if softcap is None else 2 * score_scale / softcap * _LOG2_E,
         "score_factor": (score_scale if softcap is None else softcap) * _LOG2_E,
@@ -192,8 +194,9 @@ def attention_launch(
         "SOFTCAP": softcap is not None,
         "KIND": cache_kind(key_pages.dtype),
         "UPCAST": _upcast(query),
+        "MIN_SPLIT_KEYS": MIN_SPLIT_KEYS,
     }
-    grid = (tables.sizes.num_tiles, num_kv_heads, splits.count)
+    grid = (tables.sizes.num_tiles, num_kv_heads, splits)
     return Launch(attention_kernel, grid, arguments, {"num_warps": config.num_warps, "num_stages": config.num_stages})
 
 
@@ -215,8 +218,9 @@ def merge_launch(output: torch.Tensor, partial: torch.Tensor, log_sums: torch.Te
     return Launch(merge_kernel, (num_tokens, num_heads), arguments, {"num_warps": 4})
 
 
-def _splits(plan: AttentionPlan, num_kv_heads: int, group: int, window: int | None, chip: Chip) -> Splits:
-    longest = plan.longest_context
+def _splits(plan: AttentionPlan, key_pages: torch.Tensor, group: int, window: int | None, chip: Chip) -> int:
+    _, block_size, num_kv_heads, _ = key_pages.shape
+    longest = plan.tables.sizes.pages_per_row * block_size
     if window is not None:
         longest = min(longest, window - 1 + plan.config.rows // group)
     return choose_splits(plan.tables.sizes.num_tiles * num_kv_heads, longest, chip.num_processors)

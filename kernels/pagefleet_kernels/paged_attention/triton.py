@@ -118,7 +118,7 @@ def _sweep(
 
 
 # Numbers that change from step to step must not make new variants.
-@triton.jit(do_not_specialize=["pages_per_row", "num_tokens", "split_keys"])
+@triton.jit(do_not_specialize=["pages_per_row", "num_tokens"])
 def attention_kernel(
     output,  # [T, Hq, VALUE]; of splits: float32 [splits, T, Hq, VALUE]
     log_sums,  # of splits: float32 [splits, T, Hq], in base 2; else None
@@ -141,7 +141,6 @@ def attention_kernel(
     value_page_stride,
     key_scale_page_stride,
     value_scale_page_stride,
-    split_keys,
     tanh_factor,
     score_factor,
     output_factor,
@@ -157,6 +156,7 @@ def attention_kernel(
     SOFTCAP: tl.constexpr,
     KIND: tl.constexpr,
     UPCAST: tl.constexpr,
+    MIN_SPLIT_KEYS: tl.constexpr,
 ):
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -191,6 +191,9 @@ def attention_kernel(
     # A key up to the tile's first query is seen by all of it, if no window ends.
     common_end = start_position + first_token + 1
     if log_sums is not None:
+        # Each tile cuts its own range: a grid of fixed size then fits contexts of any length.
+        share = tl.cdiv(tl.cdiv(end - begin, tl.num_programs(2)), KEYS) * KEYS
+        split_keys = tl.maximum(share, MIN_SPLIT_KEYS)
         begin += split * split_keys
         end = tl.minimum(end, begin + split_keys)
         common_end = tl.minimum(common_end, end)

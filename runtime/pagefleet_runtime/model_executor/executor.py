@@ -14,7 +14,7 @@ from pagefleet_kernels.page_copy import page_copy
 from pagefleet_runtime.model_executor.grammar_masks import GrammarMasks, GrammarStates
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.packing import PackedStep, pack
-from pagefleet_runtime.model_executor.paged_model import ForwardResult, PagedModel
+from pagefleet_runtime.model_executor.paged_model import ForwardResult, StepModel
 from pagefleet_runtime.model_executor.prompt_logprobs import prompt_logprobs
 from pagefleet_runtime.model_executor.sampling import Sample, sample_tokens
 from pagefleet_runtime.plan import Row, RowFailure, SampledToken, StepPlan, StepResult, TokenLogprob
@@ -42,7 +42,7 @@ class _Outcome:
 class ModelExecutor:
     """Implements `Executor` on a model and its cache. `execute` is called by one thread only."""
 
-    def __init__(self, model: PagedModel, cache: KVCache, grammars: GrammarStates) -> None:
+    def __init__(self, model: StepModel, cache: KVCache, grammars: GrammarStates) -> None:
         self._model = model
         self._cache = cache
         self._grammars = grammars
@@ -81,11 +81,10 @@ class ModelExecutor:
         a row again writes the same keys and values to the same slots."""
         if not rows:
             return _Outcome()
-        packed = pack(rows, self._cache.block_size, self._cache.device)
+        packed = pack(rows, self._cache.block_size)
         sampled = [end - 1 for row, _, end in _spans(packed) if row.samples]
-        keep = torch.tensor(sampled, dtype=torch.long, device=self._cache.device)
         try:
-            result = self._model.forward(packed, self._cache, keep)
+            result = self._model.forward(packed, self._cache, torch.tensor(sampled, dtype=torch.long))
         except Exception as error:
             if len(rows) == 1:
                 return _Outcome(failures=_failures(rows[0], f"the forward pass failed: {error}"))

@@ -11,7 +11,8 @@ from pagefleet_runtime.plan import Row
 
 @dataclass(frozen=True, slots=True)
 class PackedStep:
-    """Rows one after the other, decode rows first: a group of them is then one slice of the queries."""
+    """Rows one after the other, decode rows first: a group of them is then one slice of the queries. Tensors are the
+    host's; whoever runs the step moves them."""
 
     rows: tuple[Row, ...]
     first_tokens: tuple[int, ...]  # where each row begins
@@ -21,7 +22,7 @@ class PackedStep:
     batch: AttentionBatch
 
 
-def pack(rows: Sequence[Row], block_size: int, device: torch.device | None = None) -> PackedStep:
+def pack(rows: Sequence[Row], block_size: int) -> PackedStep:
     """Lay the rows out as one packed batch."""
     ordered = tuple(sorted(rows, key=_packing_order))
     token_ids: list[int] = []
@@ -37,9 +38,9 @@ def pack(rows: Sequence[Row], block_size: int, device: torch.device | None = Non
     return PackedStep(
         rows=ordered,
         first_tokens=tuple(first_tokens),
-        token_ids=torch.tensor([token_ids], device=device),
-        positions=torch.tensor([positions], device=device),
-        slots=torch.tensor(slots, device=device),
+        token_ids=torch.tensor([token_ids]),
+        positions=torch.tensor([positions]),
+        slots=torch.tensor(slots),
         batch=AttentionBatch(
             tuple(BatchRow(len(row.token_ids), row.start_position, row.block_table) for row in ordered), block_size
         ),

@@ -1,7 +1,7 @@
 """A transformers model whose keys and values live in pages: one packed forward, and its head alone."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -17,6 +17,19 @@ class ForwardResult:
     logits: torch.Tensor  # [S, V]
     body_output: Any
     calls: dict[int, int]  # attention calls by layer
+
+
+class StepModel(Protocol):
+    """What runs packed steps."""
+
+    def forward(self, packed: PackedStep, cache: KVCache, keep: torch.Tensor) -> ForwardResult:
+        """Run the step and return the logits of the packed tokens whose indices are `keep` [S]. The result is good
+        until the next step."""
+        ...
+
+    def head(self, result: ForwardResult, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the logits [S, V] of more packed tokens of a step that has run; the body does not run again."""
+        ...
 
 
 class PagedModel:
@@ -39,18 +52,17 @@ class PagedModel:
         return dtype
 
     def forward(self, packed: PackedStep, cache: KVCache, keep: torch.Tensor) -> ForwardResult:
-        """Run the step and return the logits of the packed tokens whose indices are `keep` [S]."""
-        step = PagedStep(packed.batch, packed.slots, cache)
+        step = PagedStep(packed.batch, packed.slots.to(cache.device), cache)
         token = CURRENT_STEP.set(step)
         try:
-            logits = self._logits(packed.token_ids, packed.positions, keep)
+            inputs = (tensor.to(cache.device) for tensor in (packed.token_ids, packed.positions, keep))
+            logits = self._logits(*inputs)
         finally:
             CURRENT_STEP.reset(token)
         body_output, self._body_output = self._body_output, None
         return ForwardResult(logits, body_output, step.calls)
 
     def head(self, result: ForwardResult, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits [S, V] of more packed tokens of a step that has run; the body does not run again."""
         hidden = result.body_output.last_hidden_state[:, tokens]
         self._replayed = type(result.body_output)(**{**result.body_output, "last_hidden_state": hidden})
         try:

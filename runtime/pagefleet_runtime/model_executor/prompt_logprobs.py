@@ -3,14 +3,14 @@
 import torch
 
 from pagefleet_runtime.model_executor.logits_processing import token_logprob
-from pagefleet_runtime.model_executor.paged_model import ForwardResult, PagedModel
+from pagefleet_runtime.model_executor.paged_model import ForwardResult, StepModel
 from pagefleet_runtime.plan import Row, TokenLogprob
 
 # 512 rows at once would be 100 MB of logits for a vocabulary of 49,152; the workspace estimate counts one slice.
 SLICE_TOKENS = 64
 
 
-def prompt_logprobs(model: PagedModel, result: ForwardResult, row: Row, first_token: int) -> tuple[TokenLogprob, ...]:
+def prompt_logprobs(model: StepModel, result: ForwardResult, row: Row, first_token: int) -> tuple[TokenLogprob, ...]:
     """Return the logprob of each of the row's `next_prompt_ids`. Raises ValueError where logits are NaN."""
     entries: list[TokenLogprob] = []
     for begin in range(0, len(row.next_prompt_ids), SLICE_TOKENS):

@@ -27,6 +27,7 @@ from pagefleet_runtime.request import SequenceKey
 
 # In units of the eager logits' standard deviation.
 STRUCTURE_TOLERANCE = 1e-4
+_CPU = torch.device("cpu")
 
 # (sequence, first position, tokens) of each step: prefill beside prefill, decode beside prefill, decodes only.
 _SCHEDULE = (
@@ -56,10 +57,14 @@ HALF_BOUNDS = Bounds(0.25, 0.02, 0.9)
 
 
 def prove_structure(
-    config: Any, attention_name: str = ATTENTION_NAME, kernels: Kernels = PLAIN, num_ranks: int = 1
+    config: Any,
+    attention_name: str = ATTENTION_NAME,
+    kernels: Kernels = PLAIN,
+    num_ranks: int = 1,
+    device: torch.device = _CPU,
 ) -> None:
     """Raise ModelRefused where a small model of this configuration's kind isn't equal under paged attention, run by
-    these kernels, sped up for them, and divided over the ranks, all of which call this."""
+    these kernels on the device, sped up for them, and divided over the ranks, all of which call this."""
     register_attention()
     generator = torch.Generator().manual_seed(0)
     try:
@@ -69,6 +74,7 @@ def prove_structure(
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise ModelRefused(f"no small model of type {config.model_type!r} can be built to prove it: {error}") from error
     _randomise(model, generator)
+    model.to(device)
     vocab_size = model.config.vocab_size
     sequences = [torch.randint(vocab_size, (length,), generator=generator).tolist() for length in _LENGTHS]
     eager = [eager_logits(model, ids) for ids in sequences]
@@ -126,8 +132,8 @@ def run_paged(
             Row(SequenceKey(str(index), 0), tuple(sequences[index][start : start + count]), start, tables[index])
             for index, start, count in step
         ]
-        packed = pack(rows, cache.block_size, cache.device)
-        result = model.forward(packed, cache, torch.arange(packed.batch.num_tokens, device=cache.device))
+        packed = pack(rows, cache.block_size)
+        result = model.forward(packed, cache, torch.arange(packed.batch.num_tokens))
         _check_calls(result.calls, cache.num_layers)
         for row, first in zip(packed.rows, packed.first_tokens, strict=True):
             collected[int(row.key.request_id)].append(result.logits[first : first + len(row.token_ids)])
@@ -173,7 +179,7 @@ def _paged_logits(
     layers = observe_layers(model)
     model.set_attn_implementation(attention_name)
     speed_up(model, kernels)
-    cache = KVCache(layers, 2 * sum(_LENGTHS) // _BLOCK_SIZE, _BLOCK_SIZE, torch.float32, kernels=kernels)
+    cache = KVCache(layers, 2 * sum(_LENGTHS) // _BLOCK_SIZE, _BLOCK_SIZE, torch.float32, model.device, kernels)
     cache.fill(float("nan"))
     return run_paged(PagedModel(model), cache, sequences, _SCHEDULE)
 

@@ -12,17 +12,17 @@ import torch
 from pagefleet_contract.capacity import LayerShape, ModelShape, describe_bytes, workspace_bytes
 from pagefleet_contract.engine import EngineConfig
 from pagefleet_kernels.choice import PLAIN, Kernels, choose_kernels
-from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.grammar import GrammarCompiler
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.executor import ModelExecutor
 from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.mask_filling import load_grammar_tokenizer
-from pagefleet_runtime.model_executor.paged_model import PagedModel
+from pagefleet_runtime.model_executor.paged_model import PagedModel, StepModel
 from pagefleet_runtime.model_executor.tensor_parallel import RankModel, TensorParallelExecutor
 from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
 from pagefleet_runtime.models.cache import cache_directory
+from pagefleet_runtime.models.decode_graphs import DecodeGraphs, with_decode_graphs
 from pagefleet_runtime.models.device import Device, choose_device
 from pagefleet_runtime.models.dtypes import Dtypes, choose_dtypes
 from pagefleet_runtime.models.gate import eager_logits, prove_structure
@@ -72,6 +72,7 @@ class _Share:
     proven: _Proven
     sizes: LoadedSizes
     plan: MemoryPlan
+    graphs: DecodeGraphs
     executor: ModelExecutor
 
 
@@ -111,8 +112,10 @@ def load_rank(task: RankTask, member: Member) -> ModelExecutor:
 
 
 def _choose_kernels(config: EngineConfig, dtypes: Dtypes, device: Device) -> Kernels:
-    mode = config.model.kernels if device.is_cpu else "plain"
-    return choose_kernels(mode, getattr(torch, dtypes.weights), cache_directory() / "kernels")
+    if not device.is_cpu:
+        torch.cuda.set_device(device.torch_device)  # where Triton launches, whichever GPU a tensor is on
+    dtype: torch.dtype = getattr(torch, dtypes.weights)
+    return choose_kernels(config.model.kernels, dtype, cache_directory() / "kernels", device.torch_device)
 
 
 def _load_share(
@@ -146,15 +149,16 @@ def _load_share(
     )
     clear_for_steps(cache_, plan.max_length_tokens)
     progress(LoadProgress("kv", 1.0, f"{plan.num_blocks} blocks"))
-    return _Share(proven, sizes, plan, _executor(proven, cache_, directory))
+    max_sequences = config.scheduling.max_sequences
+    graphs = with_decode_graphs(proven.paged, cache_, max_sequences, plan.max_length_tokens, ranks.size)
+    return _Share(proven, sizes, plan, graphs, _executor(graphs.model, proven.paged.model, cache_, directory))
 
 
-def _executor(proven: _Proven, cache_: KVCache, directory: Path) -> ModelExecutor:
-    model = proven.paged.model
+def _executor(step_model: StepModel, model: Any, cache_: KVCache, directory: Path) -> ModelExecutor:
     vocab_size, ends = int(model.config.vocab_size), end_token_ids(model)
     # The tokenizer's trie takes a while to build, and most servers never see a grammar.
     compiler = cache(lambda: GrammarCompiler(load_grammar_tokenizer(directory, vocab_size, ends), ends))
-    return ModelExecutor(proven.paged, cache_, GrammarStates(compiler, vocab_size))
+    return ModelExecutor(step_model, cache_, GrammarStates(compiler, vocab_size))
 
 
 def _converted(source: ModelSource, folder: Path, progress: Progress) -> Path:
@@ -185,7 +189,7 @@ def _prove(
 ) -> _Proven:
     """Pass both parts of the equality gate; the model is left on our attention, sped up for the kernels."""
     progress(LoadProgress("gate", 0.0, "structure"))
-    kernels = _proven_kernels(hf_config, kernels, ranks.size)
+    kernels = _proven_kernels(hf_config, kernels, ranks.size, model.device)
     progress(LoadProgress("gate", 0.5, "weights"))
     sequences = gate_sequences(directory, model.config)
     eager = [eager_logits(model, ids) for ids in sequences]
@@ -201,14 +205,15 @@ def _prove(
     return _Proven(paged, layers, kernels, ", ".join((kernels.description, *done)), dtypes.notes + kernels.notes)
 
 
-def _proven_kernels(hf_config: Any, kernels: Kernels, num_ranks: int) -> Kernels:
-    """Return the kernels if the structure is proven with them, or plain ones with a note that says why."""
+def _proven_kernels(hf_config: Any, kernels: Kernels, num_ranks: int, device: torch.device) -> Kernels:
+    """Return the kernels if the structure is proven with them, or plain ones with a note that says why: they don't
+    know something of the model, or the compiler fails on a chip that is like none that they were tried on."""
     try:
-        prove_structure(hf_config, kernels=kernels, num_ranks=num_ranks)
-    except ModelRefused as refusal:
+        prove_structure(hf_config, kernels=kernels, num_ranks=num_ranks, device=device)
+    except Exception as refusal:
         if kernels == PLAIN:
             raise
-        prove_structure(hf_config, num_ranks=num_ranks)
+        prove_structure(hf_config, num_ranks=num_ranks, device=device)
         return Kernels(notes=(f"kernels are plain PyTorch, many times slower at decoding: {refusal}",))
     return kernels
 
@@ -242,10 +247,10 @@ def _loaded(
         startup_table=(
             *_startup_table(config, sizes, plan, dtypes, machine),
             ("device", device.name),
-            ("kernels", share.proven.kernels_description),
+            ("kernels", ", ".join((share.proven.kernels_description, *share.graphs.description))),
             ("KV pages", executor.cache.why_no_huge_pages or "2 MiB where the system gives them"),
         ),
-        notes=share.proven.notes + plan.notes,
+        notes=share.proven.notes + plan.notes + share.graphs.notes,
     )
     return LoadedModel(executor, info, step_cost)
 
