@@ -17,6 +17,7 @@ from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.mask_filling import load_grammar_tokenizer
 from pagefleet_runtime.model_executor.paged_model import PagedModel, StepModel
 from pagefleet_runtime.models.layer_shapes import observe_layers
+from pagefleet_runtime.models.speed_up import speed_up
 from pagefleet_runtime.models.weights import read_weights
 from tests.runtime.tiny_tokenizer import BOS_ID, EOS_ID, PAD_ID, write_tiny_tokenizer
 
@@ -146,6 +147,7 @@ def tiny_executor(
     model = read_weights(directory, dtype)
     layers = observe_layers(model)
     model.set_attn_implementation(ATTENTION_NAME)
+    speed_up(model, kernels)
     cache = KVCache(layers, num_blocks, block_size, dtype, kernels=kernels)
     cache.fill(float("nan"))
     vocab_size = model.config.vocab_size
