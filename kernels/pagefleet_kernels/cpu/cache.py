@@ -56,7 +56,7 @@ class PageWriter:
                 f"{list(value_pages.shape)}; they may differ in the size of a head only"
             )
         self._write = library.functions.pagefleet_write
-        self._pages = key_pages, value_pages
+        self.pages = key_pages, value_pages
         self._layout: Any = None
         self._arguments = _Arguments(
             key_pages=key_pages.data_ptr(),
@@ -81,6 +81,15 @@ class PageWriter:
         rotation: Rotation | None = None,
     ) -> None:
         """Raises ValueError where something doesn't fit or a slot isn't in the pages; nothing is written then."""
+        self.prepare(key, value, slots, rotation)
+        bad = self._write(self._reference)
+        if bad >= 0:
+            raise self.refusal(slots, bad)
+
+    def prepare(
+        self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, rotation: Rotation | None = None
+    ) -> ctypes.Structure:
+        """Return what the library reads, up to the next call. Raises ValueError where something doesn't fit."""
         arguments = self._arguments
         layout = (key.shape, key.stride(), value.stride(), key.dtype, value.dtype, slots.stride())
         if layout != self._layout:
@@ -92,12 +101,12 @@ class PageWriter:
         arguments.query = None
         if rotation is not None:
             self._take_rotation(rotation, key.dtype)
-        bad = self._write(self._reference)
-        if bad >= 0:
-            raise ValueError(
-                f"slot {int(slots[bad])} of token {bad} isn't there; the pages have slots 0 to "
-                f"{arguments.num_slots - 1}"
-            )
+        return arguments
+
+    def refusal(self, slots: torch.Tensor, bad: int) -> ValueError:
+        """Return the error for the token that the library named."""
+        last = self._arguments.num_slots - 1
+        return ValueError(f"slot {int(slots[bad])} of token {bad} isn't there; the pages have slots 0 to {last}")
 
     def _take_layout(self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         arguments = self._arguments

@@ -113,7 +113,7 @@ def _load(path: Path) -> ctypes.CDLL:
     # torch is imported above, so its libgomp is already there and the library shares it and its threads.
     assert torch.get_num_threads() >= 1
     functions = ctypes.CDLL(str(path))
-    functions.pagefleet_write.restype = ctypes.c_int64
+    functions.pagefleet_write.restype = functions.pagefleet_layer.restype = ctypes.c_int64
     functions.pagefleet_panel_bytes.restype = functions.pagefleet_packed_floats.restype = ctypes.c_int64
     functions.pagefleet_panel_bytes.argtypes = (_LONG, _INT)
     functions.pagefleet_packed_floats.argtypes = (_LONG, _LONG, _INT)

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "activation.h"
+#include "linear.h"
 #include "prefill.h"
 #include "work.h"
 
@@ -17,20 +18,10 @@ constexpr int LINEAR_ROWS = 8;  // rows in registers
 constexpr int LINEAR_ROWS = 4;
 #endif
 constexpr int LINEAR_VECTORS = 3;
-constexpr int LINEAR_PANEL = LINEAR_VECTORS * L;  // outputs that are computed together
+// Outputs that are computed together. A packed weight is [panels][words][LINEAR_PANEL], a word a float or two bfloat16;
+// a gated one has panels of gate and factor in turn.
+constexpr int LINEAR_PANEL = LINEAR_VECTORS * L;
 constexpr int LINEAR_STEPS = 1024;                // words of input at a time, so that a panel's part stays in L2
-
-// Mirrored in prepacked_linear/cpu.py.
-struct LinearArguments {
-  const char* x;
-  const float* packed;  // [panels][words][LINEAR_PANEL], a word is a float or two bfloat16; gated: of both in turn
-  const float* bias;    // [outputs] or null; gated: the gate's, then the factor's
-  char* out;
-  int64_t x_stride, out_stride;  // bytes
-  int64_t rows;
-  int32_t inputs, outputs, type, threads;
-  int32_t activation;  // of a gated layer, else -1
-};
 
 // acc += left · right, the weights pairs of bfloat16 that are widened on the way; left are floats.
 template <int R, int N>
@@ -109,11 +100,11 @@ static void linear_block(const LinearArguments& a, int panel, int64_t row, Ahead
   const int first = panel * LINEAR_PANEL;
   vf acc[R][LINEAR_VECTORS] = {};
   if (a.activation < 0) {
-    linear_products<NARROW>(a, a.packed + panel * panel_floats, row, ahead, acc);
+    linear_products<NARROW>(a, (const float*)a.packed + panel * panel_floats, row, ahead, acc);
     if (a.bias) add_bias(a.bias, first, a.outputs, acc);
   } else {
     vf gate[R][LINEAR_VECTORS] = {};
-    const float* packed = a.packed + 2 * panel * panel_floats;
+    const float* packed = (const float*)a.packed + 2 * panel * panel_floats;
     linear_products<NARROW>(a, packed, row, ahead, gate);
     linear_products<NARROW>(a, packed + panel_floats, row, {ahead.begin + 4 * panel_floats, ahead.bytes}, acc);
     if (a.bias) add_bias(a.bias, first, a.outputs, gate), add_bias(a.bias + a.outputs, first, a.outputs, acc);

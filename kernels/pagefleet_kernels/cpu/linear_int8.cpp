@@ -9,6 +9,7 @@
 
 #include "activation.h"
 #include "decode.h"
+#include "linear.h"
 #include "work.h"
 
 namespace pagefleet {
@@ -33,19 +34,8 @@ typedef int16_t Code;
 constexpr int FOUR = sizeof(Code);  // words of four activations' codes
 typedef Code code_vector __attribute__((vector_size(sizeof(Code) * L), aligned(1), may_alias));
 
-// Mirrored in prepacked_linear/int8.py.
-struct Int8LinearArguments {
-  const char* x;
-  const uint32_t* packed;  // [panels][INT8_HEADER + words * INT8_PANEL], a word is four inputs' codes; gated: of both
-                           // in turn
-  const float* bias;       // [outputs] or null; gated: the gate's, then the factor's
-  char* out;
-  int64_t x_stride, out_stride;  // bytes
-  int64_t rows;
-  int32_t inputs, outputs, type, threads;
-  int32_t activation;  // of a gated layer, else -1
-};
-
+// A packed weight is [panels][INT8_HEADER + words * INT8_PANEL], a word four inputs' codes; a gated one has panels of gate
+// and factor in turn.
 static int64_t int8_panel_words(int64_t inputs) { return INT8_HEADER + (inputs + 3) / 4 * INT8_PANEL; }
 
 struct Int8Rows {
@@ -95,7 +85,7 @@ static float quantise_row(const char* x, int type, int inputs, uint32_t* codes) 
   return most / 127.0f;
 }
 
-static const Int8Rows& quantise_rows(const Int8LinearArguments& a) {
+static const Int8Rows& quantise_rows(const LinearArguments& a) {
   Int8Rows& rows = thread_rows;
   rows.stride = up(a.inputs, L) / 4 * FOUR;
   if ((int64_t)rows.codes.size() < a.rows * rows.stride) rows.codes.resize(a.rows * rows.stride);
@@ -153,7 +143,7 @@ struct NextPanel {
 
 // y = the outputs of R rows for one panel of a weight.
 template <int R>
-PAGEFLEET_INLINE void int8_products(const Int8LinearArguments& a, const Int8Rows& rows, const uint32_t* panel,
+PAGEFLEET_INLINE void int8_products(const LinearArguments& a, const Int8Rows& rows, const uint32_t* panel,
                                     const float* bias, int first_output, int64_t row, NextPanel next,
                                     vf (&y)[R][INT8_VECTORS]) {
   const int words = (a.inputs + 3) / 4;
@@ -178,7 +168,7 @@ PAGEFLEET_INLINE void int8_products(const Int8LinearArguments& a, const Int8Rows
 }
 
 template <int R>
-static void int8_block(const Int8LinearArguments& a, const Int8Rows& rows, const uint32_t* panel, int first_output,
+static void int8_block(const LinearArguments& a, const Int8Rows& rows, const uint32_t* panel, int first_output,
                        int64_t row, NextPanel next) {
   vf y[R][INT8_VECTORS];
   if (a.activation < 0) {
@@ -200,21 +190,22 @@ static void int8_block(const Int8LinearArguments& a, const Int8Rows& rows, const
     }
 }
 
-static void multiply_panel(const Int8LinearArguments& a, const Int8Rows& rows, int panel, int following) {
+static void multiply_panel(const LinearArguments& a, const Int8Rows& rows, int panel, int following) {
   const int64_t words = int8_panel_words(a.inputs) * (a.activation < 0 ? 1 : 2);
   const int64_t blocks = (a.rows + INT8_ROWS - 1) / INT8_ROWS;
+  const auto packed = (const uint32_t*)a.packed;
   for (int64_t b = 0; b < blocks; ++b) {
     // Blocks of like size: one of a single row costs nearly as much as a whole one.
     const int64_t row = a.rows * b / blocks, count = a.rows * (b + 1) / blocks - row;
     const int from = int(INT8_VECTORS * b / blocks), to = int(INT8_VECTORS * (b + 1) / blocks);
-    const NextPanel next{a.packed + following * words + INT8_HEADER + from * L, a.rows > INT8_FEW_ROWS ? to - from : 0};
+    const NextPanel next{packed + following * words + INT8_HEADER + from * L, a.rows > INT8_FEW_ROWS ? to - from : 0};
     by_rows<INT8_ROWS>((int)count, [&](auto constant, int) {
-      int8_block<decltype(constant)::value>(a, rows, a.packed + panel * words, panel * INT8_PANEL, row, next);
+      int8_block<decltype(constant)::value>(a, rows, packed + panel * words, panel * INT8_PANEL, row, next);
     });
   }
 }
 
-static void run_int8_linear(const Int8LinearArguments& a) {
+static void run_int8_linear(const LinearArguments& a) {
   const Int8Rows& rows = quantise_rows(a);
   const int panels = (a.outputs + INT8_PANEL - 1) / INT8_PANEL;
   const int threads = a.rows * a.inputs * a.outputs < INT8_SHARED_WORK ? 1 : a.threads;
@@ -286,4 +277,4 @@ PAGEFLEET_API void pagefleet_int8_pack(const int8_t* codes, const float* scales,
     pack_int8_panel(codes, scales, inputs, outputs, p, packed + int64_t(p) * every * int8_panel_words(inputs));
 }
 
-PAGEFLEET_API void pagefleet_int8_linear(const pagefleet::Int8LinearArguments* a) { pagefleet::run_int8_linear(*a); }
+PAGEFLEET_API void pagefleet_int8_linear(const pagefleet::LinearArguments* a) { pagefleet::run_int8_linear(*a); }

@@ -82,6 +82,28 @@ def paged_attention_cpu(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,  # [Hq]
 ) -> torch.Tensor:
+    out = query.new_empty(*query.shape[:2], value_pages.shape[3])
+    arguments = attention_arguments(
+        query, key_pages, value_pages, batch, out, scale=scale, window=window, softcap=softcap, sinks=sinks
+    )
+    library.functions.pagefleet_attention(ctypes.byref(arguments))
+    return out
+
+
+def attention_arguments(
+    query: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    batch: AttentionBatch,
+    out: torch.Tensor,  # [T, Hq, Dv], contiguous
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
+) -> ctypes.Structure:
+    """Return what the library reads; layers of one shape share it, so it is valid until the next layer's. Raises
+    ValueError where the library can't read the tensors."""
     layouts = ((x.shape, x.stride(), x.dtype) for x in (query, key_pages, value_pages))
     key = (_Arguments, *layouts, scale, window, softcap)
     arguments: _Arguments | None = batch.plans.get(key)
@@ -91,7 +113,6 @@ def paged_attention_cpu(
     check_address("query", query)
     check_address("key pages", key_pages)
     check_address("value pages", value_pages)
-    out = query.new_empty(*query.shape[:2], value_pages.shape[3])
     if sinks is not None:
         sinks = sinks.float().contiguous()
     arguments.query = query.data_ptr()
@@ -99,8 +120,7 @@ def paged_attention_cpu(
     arguments.value = value_pages.data_ptr()
     arguments.out = out.data_ptr()
     arguments.sinks = None if sinks is None else sinks.data_ptr()
-    library.functions.pagefleet_attention(ctypes.byref(arguments))
-    return out
+    return arguments
 
 
 def _check(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor, batch: AttentionBatch) -> None:

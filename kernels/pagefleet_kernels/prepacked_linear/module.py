@@ -7,7 +7,7 @@ import torch
 
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.gated_activation import Activation, gated_activation
-from pagefleet_kernels.prepacked_linear.cpu import LibraryWeight
+from pagefleet_kernels.prepacked_linear.cpu import LibraryWeight, LinearCall, PackedWeight
 from pagefleet_kernels.prepacked_linear.int8 import Int8Weight
 from pagefleet_kernels.prepacked_linear.memory import WeightMemory
 from pagefleet_kernels.prepacked_linear.onednn import OneDnnWeight
@@ -57,6 +57,10 @@ class PrepackedLinear(torch.nn.Module):
         if isinstance(self._packed, Int8Weight):
             return self._packed.num_bytes + bias_bytes
         return self.in_features * self.out_features * self.dtype.itemsize + bias_bytes
+
+    def library_call(self) -> LinearCall | None:
+        """Return the layer for other parts of the library to call; None where it isn't the library that multiplies."""
+        return self._packed.call(self._bias) if isinstance(self._packed, PackedWeight) else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         product = self._packed.multiply(x, self._bias)

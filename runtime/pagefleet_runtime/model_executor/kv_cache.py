@@ -8,6 +8,7 @@ from pagefleet_contract.capacity import LayerShape
 from pagefleet_kernels.choice import PLAIN, Kernels
 from pagefleet_kernels.cpu.cache import Rotation
 from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
+from pagefleet_kernels.pages import Writer
 
 
 class KVCache:
@@ -56,6 +57,10 @@ class KVCache:
     def pages(self, layer_index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the layer's keys and values."""
         return self._views[layer_index]
+
+    def writer(self, layer_index: int) -> Writer:
+        """Return what writes the layer's keys and values."""
+        return self._writers[layer_index]
 
     def write(
         self,

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 
-from pagefleet_kernels.cpu.cache import Rotation
+from pagefleet_kernels.cpu.cache import PageWriter, Rotation
 from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.decoder_layer import DecoderLayer, LayerMemory, LayerNorm, LayerStep, LayerWeights, can_attend
 from pagefleet_kernels.gated_activation import Activation
 from pagefleet_kernels.paged_attention import paged_attention
+from pagefleet_kernels.prepacked_linear import LinearCall, PrepackedLinear
 from pagefleet_kernels.rms_norm import rms_norm
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.model_executor.attention import CURRENT_STEP, PagedStep
@@ -76,13 +78,14 @@ class FusedNorm(torch.nn.Module):
     def __init__(self, norm: Any, family: _Family, library: CpuLibrary) -> None:
         super().__init__()
         weight = norm.weight.detach().float()
+        self.weight: torch.Tensor
         self.register_buffer("weight", 1 + weight if family.one_centred else weight.clone(), persistent=False)
         self.epsilon = float(norm.eps if hasattr(norm, "eps") else norm.variance_epsilon)
         self._library = library
 
     def rows(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         """Return the norm of x [T, N]; with a residual, x is added to it in place and the sum's norm returned."""
-        return rms_norm(x, self.weight, self.epsilon, residual=residual, library=self._library)  # type: ignore[arg-type]
+        return rms_norm(x, self.weight, self.epsilon, residual=residual, library=self._library)
 
     def residual_rows(self, residual: torch.Tensor, step: PagedStep) -> torch.Tensor:
         """Return the norm of the residual [T, N], to which what the layer before left is added in place."""
@@ -120,6 +123,7 @@ class FusedLayer(torch.nn.Module):
         self.mlp_norm = FusedNorm(before_mlp, family, library)
         self.attention_output_norm = norm(layer, "post_attention_layernorm") if family.normed_outputs else None
         self.mlp_output_norm = norm(layer, "post_feedforward_layernorm") if family.normed_outputs else None
+        self._as_one_call = self._join(packer.layer_memory)
 
     def forward(
         self,
@@ -131,6 +135,9 @@ class FusedLayer(torch.nn.Module):
         if attention_mask is not None or position_embeddings is None:
             raise ModelRefused("a fused layer was given a mask, or no angles; it attends by position alone")
         step, residual = CURRENT_STEP.get(), hidden_states[0]
+        if self._as_one_call is not None:
+            step.unadded = self._run_as_one(self._as_one_call, residual, position_embeddings, step)
+            return hidden_states
         attended = self._attend(self.attention_norm.residual_rows(residual, step), position_embeddings, step)
         if self.attention_output_norm is not None:
             attended = self.attention_output_norm.rows(attended)
@@ -161,10 +168,57 @@ class FusedLayer(torch.nn.Module):
         attended_rows: torch.Tensor = self.out(attended.flatten(1))
         return attended_rows
 
+    def _join(self, memory: LayerMemory) -> DecoderLayer | None:
+        """Return the layer as one call, where it is the library that multiplies, too."""
+        qkv, out, gate, down = (_call_of(part) for part in (self.qkv, self.out, self.gated, self.down))
+        if qkv is None or out is None or gate is None or down is None or not can_attend(self._head_size):
+            return None
+        return DecoderLayer(
+            self._library,
+            LayerWeights(
+                attention_norm=LayerNorm(self.attention_norm.weight, self.attention_norm.epsilon),
+                mlp_norm=LayerNorm(self.mlp_norm.weight, self.mlp_norm.epsilon),
+                attention_output_norm=_norm_of(self.attention_output_norm),
+                mlp_output_norm=_norm_of(self.mlp_output_norm),
+                head_norms=self._head_norms(),
+                qkv=qkv,
+                out=out,
+                gate=gate,
+                down=down,
+            ),
+            memory,
+            num_heads=self._query_heads,
+            num_kv_heads=self._kv_heads,
+            head_size=self._head_size,
+            scale=self._scale,
+            window=self._window,
+            softcap=self._softcap,
+        )
+
+    def _run_as_one(
+        self,
+        layer: DecoderLayer,
+        residual: torch.Tensor,
+        angles: tuple[torch.Tensor, torch.Tensor],
+        step: PagedStep,
+    ) -> torch.Tensor:
+        step.count_call(self._index)
+        writer = step.cache.writer(self._index)
+        assert isinstance(writer, PageWriter), "fused layers and their cache have the same kernels"
+        return layer.run(residual, step.unadded, LayerStep(step.batch, step.slots, angles[0][0], angles[1][0], writer))
+
     def _head_norms(self) -> tuple[torch.Tensor | None, torch.Tensor | None, float]:
         if self.query_norm is None or self.key_norm is None:
             return None, None, 0.0
-        return self.query_norm.weight, self.key_norm.weight, self.query_norm.epsilon  # type: ignore[return-value]
+        return self.query_norm.weight, self.key_norm.weight, self.query_norm.epsilon
+
+
+def _norm_of(norm: FusedNorm | None) -> LayerNorm | None:
+    return None if norm is None else LayerNorm(norm.weight, norm.epsilon)
+
+
+def _call_of(part: torch.nn.Module) -> LinearCall | None:
+    return part.library_call() if isinstance(part, PrepackedLinear) else None
 
 
 def _activation_name(layer: Any) -> str:

@@ -6,18 +6,21 @@ import torch
 from torch.nn.functional import linear
 
 from pagefleet_kernels.choice import Kernels
+from pagefleet_kernels.decoder_layer import LayerMemory
 from pagefleet_kernels.gated_activation import Activation, gated_activation
 from pagefleet_kernels.prepacked_linear import PrepackedLinear, WeightMemory
 from pagefleet_runtime.models.sharded_layers import RowParallelLinear
 
 
 class LinearPacker:
-    """Makes layers by the kernels' choice. All that one packer makes share its memory."""
+    """Makes layers by the kernels' choice. All that one packer makes share its memory; `layer_memory` is the work space
+    of those that are joined further."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kind = kernels.linears
         self._library = kernels.library if kernels.linears == "library" else None
         self._memory = WeightMemory()
+        self.layer_memory = LayerMemory()
 
     @property
     def packs(self) -> bool:
