@@ -44,7 +44,7 @@ _SETTINGS = [
     operator_settings(),
     operator_settings(networkPolicies="Enabled", podMonitors="Enabled", images={"light": "new:1", "engine": "new:2"}),
 ]
-_HASHES = [template_hash(applied(planned(observed(wanted)))) for wanted in _SPECS if wanted.accelerator.count == 1]
+_HASHES = [template_hash(applied(planned(observed(wanted)))) for wanted in _SPECS]
 _TROUBLES = [
     Trouble("Unschedulable", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
     Trouble("ImagePullBackOff", "no such image"),

@@ -24,6 +24,7 @@ from pagefleet_runtime.request import GenerationRequest, SamplingParams, Sequenc
 from tests.bench.server import BenchServer, bench_server
 from tests.runtime.builders import some_request
 from tests.runtime.engine_run import EngineRun, engine_run, other_ranks
+from tests.runtime.live_server import live_server
 from tests.runtime.tiny_models import tiny_config, tiny_llama_directory, tiny_model
 
 HEAD = tuple(range(20, 45))
@@ -133,6 +134,30 @@ def real_texts(server: BenchServer) -> list[str]:
     answer = httpx2.post(f"{server.url}/v1/completions", json=body, timeout=300)
     assert answer.status_code == 200, answer.text
     return [choice["text"] for choice in answer.json()["choices"]]
+
+
+@pytest.mark.long
+def test_the_ranks_end_with_the_engine_however_it_ends(tmp_path: Path) -> None:
+    tiny_llama_directory(tmp_path)
+    with live_server(
+        tmp_path, "--parallel-tensor", "2", "--kv-cache-budget-blocks", "64", "--served-name", "t"
+    ) as server:
+        (other,) = server.engine.children()
+        body = {"model": "t", "prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with httpx2.stream("POST", f"{server.api}/completions", json=body, timeout=60) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("data: ")
+            other.kill()
+            rest = "\n".join(lines)
+        assert '"error"' in rest and "rank 1 of the engine was killed by SIGKILL" in rest
+        assert server.process.wait(30) == 1
+        assert "rank 1 of the engine was killed by SIGKILL" in server.log.splitlines()[-1]
+    with live_server(tmp_path, "--parallel-tensor", "2", "--kv-cache-budget-blocks", "64") as server:
+        (other,) = server.engine.children()
+        server.engine.kill()
+        psutil.wait_procs([other], timeout=10)
+        assert not other.is_running()
+        assert server.process.wait(30) == 1
 
 
 @pytest.mark.long

@@ -81,9 +81,10 @@ def prove_structure(
     paged = _paged_logits(_divided(model, num_ranks), sequences, attention_name, kernels)
     difference = max(float((a - b).abs().max() / a.std()) for a, b in zip(eager, paged, strict=True))
     if not difference <= STRUCTURE_TOLERANCE:
+        divided = "" if num_ranks == 1 else f" divided over {num_ranks} ranks"
         raise ModelRefused(
-            f"the equality gate refused model type {config.model_type!r}: paged attention differs from the model's own "
-            f"by {difference:.2g} standard deviations of its logits, {STRUCTURE_TOLERANCE} is allowed; its attention "
+            f"the equality gate refused model type {config.model_type!r}{divided}: paged attention differs from the "
+            f"model's own by {difference:.2g} standard deviations of its logits, {STRUCTURE_TOLERANCE} is allowed; its attention "
             "has something that paged attention doesn't know"
         )
 
