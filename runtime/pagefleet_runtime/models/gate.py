@@ -84,8 +84,8 @@ def prove_structure(
         divided = "" if num_ranks == 1 else f" divided over {num_ranks} ranks"
         raise ModelRefused(
             f"the equality gate refused model type {config.model_type!r}{divided}: paged attention differs from the "
-            f"model's own by {difference:.2g} standard deviations of its logits, {STRUCTURE_TOLERANCE} is allowed; its attention "
-            "has something that paged attention doesn't know"
+            f"model's own by {difference:.2g} standard deviations of its logits, {STRUCTURE_TOLERANCE} is allowed; its "
+            "attention has something that paged attention doesn't know"
         )
 
 
