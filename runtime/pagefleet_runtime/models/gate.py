@@ -170,6 +170,7 @@ def _divided(model: Any, num_ranks: int) -> Any:
             dtype=torch.float32,
             **loading_arguments(num_ranks),
         )
+        .to(model.device)
         .eval()
     )
 

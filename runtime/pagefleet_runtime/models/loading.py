@@ -189,7 +189,7 @@ def _prove(
 ) -> _Proven:
     """Pass both parts of the equality gate; the model is left on our attention, sped up for the kernels."""
     progress(LoadProgress("gate", 0.0, "structure"))
-    kernels = _proven_kernels(hf_config, kernels, ranks.size, model.device)
+    kernels = _proven_kernels(hf_config, kernels, ranks, model.device)
     progress(LoadProgress("gate", 0.5, "weights"))
     sequences = gate_sequences(directory, model.config)
     eager = [eager_logits(model, ids) for ids in sequences]
@@ -205,17 +205,22 @@ def _prove(
     return _Proven(paged, layers, kernels, ", ".join((kernels.description, *done)), dtypes.notes + kernels.notes)
 
 
-def _proven_kernels(hf_config: Any, kernels: Kernels, num_ranks: int, device: torch.device) -> Kernels:
+def _proven_kernels(hf_config: Any, kernels: Kernels, ranks: Ranks, device: torch.device) -> Kernels:
     """Return the kernels if the structure is proven with them, or plain ones with a note that says why: they don't
     know something of the model, or the compiler fails on a chip that is like none that they were tried on."""
+    refusal: Exception | None = None
     try:
-        prove_structure(hf_config, kernels=kernels, num_ranks=num_ranks, device=device)
-    except Exception as refusal:
+        prove_structure(hf_config, kernels=kernels, num_ranks=ranks.size, device=device)
+    except Exception as error:
         if kernels == PLAIN:
             raise
-        prove_structure(hf_config, num_ranks=num_ranks, device=device)
-        return Kernels(notes=(f"kernels are plain PyTorch, many times slower at decoding: {refusal}",))
-    return kernels
+        refusal = error
+    if ranks.least(int(refusal is None)):
+        return kernels
+    # All ranks or none: each waits for the others in every layer.
+    prove_structure(hf_config, num_ranks=ranks.size, device=device)
+    why = refusal or "another rank can't use them"
+    return Kernels(notes=(f"kernels are plain PyTorch, many times slower at decoding: {why}",))
 
 
 def _loaded(
