@@ -25,6 +25,7 @@ from tests.bench.server import BenchServer, bench_server
 from tests.runtime.builders import some_request
 from tests.runtime.engine_run import EngineRun, engine_run, other_ranks
 from tests.runtime.live_server import live_server
+from tests.runtime.tiny_gguf import write_tiny_gguf
 from tests.runtime.tiny_models import tiny_config, tiny_llama_directory, tiny_model
 
 HEAD = tuple(range(20, 45))
@@ -116,6 +117,18 @@ def test_random_draws_and_logprobs_are_those_of_one_process(tmp_path: Path) -> N
     with engine_run(settings(tmp_path, 1)) as one, engine_run(settings(tmp_path, 2)) as two:
         one.wait_loaded(), two.wait_loaded()
         assert one.tokens(*requests()) == two.tokens(*requests())
+
+
+@pytest.mark.long
+def test_ranks_share_a_converted_gguf_file(tmp_path: Path) -> None:
+    file = write_tiny_gguf(tmp_path / "tiny.gguf")
+    wanted = [some_request("a", HEAD[:20], 10), some_request("b", HEAD[3:12], 10)]
+    with engine_run(settings(file, 1)) as one:
+        one.wait_loaded()
+        expected = one.tokens(*wanted)
+    with engine_run(settings(file, 2)) as two:
+        two.wait_loaded()
+        assert two.tokens(*wanted) == expected
 
 
 @pytest.mark.long

@@ -93,8 +93,8 @@ def load_model(config: EngineConfig, progress: Progress, lost: Lost = end_proces
     hf_config = read_config(directory)
     check_divides(hf_config, config.parallel.tensor)
     dtypes = choose_dtypes(config, _own_dtype(source, hf_config), device.has_bfloat16, device.is_cpu)
-    kernels = _choose_kernels(config, dtypes, device)
     ranks = Alone() if config.parallel.tensor == 1 else Workers(config, directory, dtypes, lost)
+    kernels = _choose_kernels(config, dtypes, device)
     share = _load_share(config, directory, dtypes, device, kernels, ranks, progress)
     executor = TensorParallelExecutor(share.executor, ranks) if isinstance(ranks, Workers) else share.executor
     return _loaded(share, executor, config, directory, dtypes, machine, device, progress)
