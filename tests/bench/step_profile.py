@@ -1,21 +1,19 @@
 """Where a decode step spends its time: `python -m tests.bench.step_profile` prints the tables of kernels/README.md.
 
-Parts are functions' times under Python's profiler, which makes the small ones look larger; the step without it stands
-beside them. What a part calls counts in it.
+The layers' parts are counted by the C++ library itself, the head and sampling by clocks around them.
 """
 
 import argparse
-import cProfile
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
 from pagefleet_runtime.engine_process import SPIN_COUNT
 from pagefleet_runtime.executor import Executor
-from tests.bench.rows import VOCAB_SIZE
+from pagefleet_runtime.plan import StepPlan
 from tests.bench.steps import Step, load_executor
 
 STEPS = {
@@ -37,63 +35,65 @@ def seconds(executor: Executor, step: Step, repeats: int) -> float:
     return median(times)
 
 
-def parts() -> dict[str, Callable[..., Any]]:
-    """The function that holds each part. The head is one of the linears; an activation that the linears do themselves
-    is not seen."""
-    from pagefleet_kernels.gated_activation import gated_activation
-    from pagefleet_kernels.paged_attention import paged_attention
-    from pagefleet_kernels.prepacked_linear import PrepackedLinear
-    from pagefleet_kernels.rms_norm import rms_norm
-    from pagefleet_runtime.model_executor.kv_cache import KVCache
-    from pagefleet_runtime.model_executor.sampling import sample_tokens
-
-    return {
-        "layers' linears": PrepackedLinear.forward,
-        "attention": paged_attention,
-        "norms": rms_norm,
-        "rotary and KV write": KVCache.write,
-        "activation": gated_activation,
-        "sampling": sample_tokens,
-    }
-
-
 @contextmanager
-def timed_head(times: list[float]) -> Iterator[None]:
-    """Append what each run of the head takes: the one linear layer that gives the vocabulary."""
-    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-
-    def started(module: Any, _: object) -> None:
-        if getattr(module, "out_features", None) == VOCAB_SIZE:
-            times.append(-time.perf_counter())
-
-    def ended(module: Any, _: object, __: object) -> None:
-        if getattr(module, "out_features", None) == VOCAB_SIZE:
-            times[-1] += time.perf_counter()
-
-    hooks = register_module_forward_pre_hook(started), register_module_forward_hook(ended)
+def replaced(holder: Any, name: str, function: Any) -> Iterator[None]:
+    kept = getattr(holder, name)
+    setattr(holder, name, function)
     try:
         yield
     finally:
-        for hook in hooks:
-            hook.remove()
+        setattr(holder, name, kept)
+
+
+@contextmanager
+def timed(holder: Any, name: str, times: list[float]) -> Iterator[None]:
+    """Append what each call of the holder's function takes."""
+    function = getattr(holder, name)
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        result = function(*arguments, **named)
+        times.append(time.perf_counter() - started)
+        return result
+
+    with replaced(holder, name, call):
+        yield
+
+
+def counters(executor: Executor, plan: StepPlan) -> Any:
+    """Return where the layers of the model that the executor runs count their parts' time."""
+    from pagefleet_runtime.models.fused import FusedLayer
+
+    found = []
+    forward = FusedLayer.forward
+
+    def seen(layer: FusedLayer, *arguments: Any, **named: Any) -> Any:
+        found.append(layer.memory.nanoseconds)
+        return forward(layer, *arguments, **named)
+
+    with replaced(FusedLayer, "forward", seen):
+        executor.execute(plan)
+    return found[0]
 
 
 def profiled(executor: Executor, step: Step, repeats: int) -> dict[str, float]:
     """Return each part's seconds in one step, `rest` and `step` among them."""
-    plan, head = step.plan(), list[float]()
-    executor.execute(plan)
-    profiler = cProfile.Profile(builtins=False)
-    with timed_head(head):
+    from pagefleet_kernels.decoder_layer.memory import PARTS
+    from pagefleet_kernels.prepacked_linear import PrepackedLinear
+    from pagefleet_runtime.model_executor import executor as executor_module
+
+    plan, heads, samples = step.plan(), list[float](), list[float]()
+    nanoseconds = counters(executor, plan)
+    before = nanoseconds.tolist()
+    # Beside the layers, which are one call each, the head is the only linear layer.
+    with timed(PrepackedLinear, "forward", heads), timed(executor_module, "sample_tokens", samples):
         started = time.perf_counter()
         for _ in range(repeats):
-            profiler.runcall(executor.execute, plan)
+            executor.execute(plan)
         total = time.perf_counter() - started
-    by_code = {entry.code: entry.totaltime for entry in profiler.getstats()}
-    spent = {name: by_code.get(function.__code__, 0.0) for name, function in parts().items()}
-    spent["layers' linears"] -= spent["activation"] + sum(head)
-    spent["head"] = sum(head)
-    spent["rest"] = total - sum(spent.values())
-    spent["step"] = total
+    spent = {part: (now - then) / 1e9 for part, now, then in zip(PARTS, nanoseconds.tolist(), before, strict=True)}
+    spent |= {"head": sum(heads), "sampling": sum(samples)}
+    spent |= {"rest": total - sum(spent.values()), "step": total}
     return {name: value / repeats for name, value in spent.items()}
 
 

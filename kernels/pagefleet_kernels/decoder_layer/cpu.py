@@ -31,7 +31,7 @@ class _Arguments(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("gated", "left")),
         *((name, _Norm) for name in ("attention_norm", "mlp_norm", "attention_output_norm", "mlp_output_norm")),
         *((name, _Product) for name in ("qkv", "out", "gate", "down")),
-        *((name, ctypes.c_void_p) for name in ("write", "attention")),
+        *((name, ctypes.c_void_p) for name in ("write", "attention", "nanoseconds")),
         ("tokens", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("size", "type", "threads")),
     )
@@ -108,7 +108,10 @@ class DecoderLayer:
         )
         self._run = library.functions.pagefleet_layer
         self._arguments = _Arguments(
-            size=weights.qkv.inputs, type=TYPE_NUMBERS[self._dtype], threads=torch.get_num_threads()
+            size=weights.qkv.inputs,
+            type=TYPE_NUMBERS[self._dtype],
+            threads=torch.get_num_threads(),
+            nanoseconds=memory.nanoseconds.data_ptr(),
         )
         for name in ("attention_norm", "mlp_norm", "attention_output_norm", "mlp_output_norm"):
             norm: LayerNorm | None = getattr(weights, name)

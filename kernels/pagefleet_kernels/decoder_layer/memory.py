@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+# Part of cpu/layer.cpp.
+PARTS = ("norms", "linears", "rotary and KV write", "attention")
+
 
 @dataclass(frozen=True, slots=True)
 class LayerWidths:
@@ -32,6 +35,7 @@ class LayerMemory:
     taken last are valid; taking others overwrites them, but for what one layer leaves to the next."""
 
     def __init__(self) -> None:
+        self.nanoseconds = torch.zeros(len(PARTS), dtype=torch.long)  # spent in each part of all layers so far
         self._pools: dict[tuple[str, torch.dtype], torch.Tensor] = {}
         self._rows: dict[tuple[LayerWidths, torch.dtype], LayerRows] = {}
         self._tokens = 0

@@ -13,7 +13,7 @@ import torch
 
 from pagefleet_kernels.cpu.cache import PageWriter, Rotation
 from pagefleet_kernels.cpu.library import CpuLibrary
-from pagefleet_kernels.decoder_layer import DecoderLayer, LayerMemory, LayerNorm, LayerStep, LayerWeights, can_attend
+from pagefleet_kernels.decoder_layer import DecoderLayer, LayerNorm, LayerStep, LayerWeights, can_attend
 from pagefleet_kernels.gated_activation import Activation
 from pagefleet_kernels.paged_attention import paged_attention
 from pagefleet_kernels.prepacked_linear import LinearCall, PrepackedLinear
@@ -123,7 +123,8 @@ class FusedLayer(torch.nn.Module):
         self.mlp_norm = FusedNorm(before_mlp, family, library)
         self.attention_output_norm = norm(layer, "post_attention_layernorm") if family.normed_outputs else None
         self.mlp_output_norm = norm(layer, "post_feedforward_layernorm") if family.normed_outputs else None
-        self._as_one_call = self._join(packer.layer_memory)
+        self.memory = packer.layer_memory
+        self._as_one_call = self._join()
 
     def forward(
         self,
@@ -168,7 +169,7 @@ class FusedLayer(torch.nn.Module):
         attended_rows: torch.Tensor = self.out(attended.flatten(1))
         return attended_rows
 
-    def _join(self, memory: LayerMemory) -> DecoderLayer | None:
+    def _join(self) -> DecoderLayer | None:
         """Return the layer as one call, where it is the library that multiplies, too."""
         qkv, out, gate, down = (_call_of(part) for part in (self.qkv, self.out, self.gated, self.down))
         if qkv is None or out is None or gate is None or down is None or not can_attend(self._head_size):
@@ -186,7 +187,7 @@ class FusedLayer(torch.nn.Module):
                 gate=gate,
                 down=down,
             ),
-            memory,
+            self.memory,
             num_heads=self._query_heads,
             num_kv_heads=self._kv_heads,
             head_size=self._head_size,
