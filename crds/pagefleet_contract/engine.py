@@ -97,7 +97,7 @@ class Budget(Section, WithRules):
     """Number of KV blocks."""
 
     memory: Quantity | None = None
-    """Bytes for KV blocks, as a quantity such as 2Gi."""
+    """Bytes for KV blocks, of all the replica's GPUs together, as a quantity such as 2Gi."""
 
     memory_percent: int | None = Field(default=None, ge=1, le=100)
     """Share of the device's memory (on a CPU: of the container's limit) for weights, workspace and KV

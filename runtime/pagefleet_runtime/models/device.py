@@ -32,7 +32,7 @@ def choose_device(machine: Machine, rank: int = 0) -> Device:
         return Device(cpu, "CPU", machine.memory_bytes, machine.memory_source, machine.has_bfloat16, 100)
     if rank >= torch.cuda.device_count():
         raise ModelRefused(
-            f"rank {rank} needs a GPU of its own, but there are {torch.cuda.device_count()}; set parallel.tensor to "
+            f"each rank needs a GPU of its own, and {torch.cuda.device_count()} are there; set parallel.tensor to "
             "that or less, or give the pod more (accelerator.count)"
         )
     gpu = torch.device("cuda", rank)
