@@ -1,12 +1,11 @@
 """Compile the numba kernels once, keep the result in a folder, run them on torch's own threads.
 
 numba's own threads are not used: its OpenMP layer brings a second libgomp, whose threads and torch's would spin against
-each other. No numba, or no libgomp of torch's, is an answer, not an exception: the caller falls back and says so.
+each other. No numba, or none of torch's threads, is an answer, not an exception: the caller falls back and says so.
 """
 
 import ctypes
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,17 +45,17 @@ class NumbaUnavailable:
 def load_numba(cache: Path | None = None) -> NumbaLibrary | NumbaUnavailable:
     """Return the kernels, compiled into `cache` (None: the user's cache folder) if they aren't there.
 
-    Imports numba, which takes about a second; compiling takes some twenty more, once.
+    Imports numba, which takes about a second; compiling takes some ten more, once.
     """
-    assert torch.get_num_threads() >= 1  # so torch's libgomp is loaded
     try:
-        openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-    except OSError:
-        return NumbaUnavailable(
-            "this torch runs on other threads than libgomp's, which the numba kernels share with it"
-        )
+        # Looked up as torch's own code finds it, whatever the file is called, and whoever else brought another.
+        pool = ctypes.CDLL(torch._C.__file__).GOMP_parallel
+    except (OSError, AttributeError):
+        return NumbaUnavailable("this torch has no OpenMP threads that the numba kernels could share")
     try:
         # Not at the top: numba is imported only where it is chosen.
+        from numba.core.errors import NumbaError
+
         from pagefleet_kernels.jit.compiling import compile_kernels
     except ImportError as error:
         return NumbaUnavailable(f"numba can't be imported ({error}); pip install 'pagefleet[runtime]' brings it")
@@ -64,7 +63,8 @@ def load_numba(cache: Path | None = None) -> NumbaLibrary | NumbaUnavailable:
         kernels = compile_kernels(_folder(cache or default_cache()))
     except OSError as error:
         return NumbaUnavailable(f"numba's code can't be kept in {cache or default_cache()}: {error}")
-    pool = openmp.GOMP_parallel
+    except NumbaError as error:
+        return NumbaUnavailable(f"numba failed on the kernels: {str(error)[-2000:]}")
     pool.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
     pool.restype = None
     return NumbaLibrary(kernels, pool)
