@@ -6,6 +6,7 @@ It counts what is stored, to the byte, so that a plan and a running server can b
 from dataclasses import dataclass, replace
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+QUANTISED_BYTES = {"int8": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ def dtype_bytes(dtype: str) -> int:
     if dtype not in DTYPE_BYTES:
         raise ValueError(f"dtype is {dtype!r}; a KV cache stores {', '.join(DTYPE_BYTES)}")
     return DTYPE_BYTES[dtype]
+
+
+def weight_bytes(dtype: str, quantization: str) -> int:
+    """Return the bytes of one weight of a linear layer. Its scale, one for all of an output's, isn't counted."""
+    return dtype_bytes(dtype) if quantization == "none" else QUANTISED_BYTES[quantization]
 
 
 def bytes_per_token(shape: ModelShape, dtype: str) -> int:
@@ -125,6 +131,10 @@ def workspace_bytes(
 def block_cap(max_sequences: int, max_length_tokens: int, block_size: int) -> int:
     """Return the most blocks that live sequences can ever hold at once; more would serve cached prefixes only."""
     return max_sequences * blocks_for(max_length_tokens, block_size)
+
+
+def describe_weights(num_bytes: int, quantization: str) -> str:
+    return describe_bytes(num_bytes) + ("" if quantization == "none" else f", linear layers in {quantization}")
 
 
 def describe_bytes(num_bytes: int) -> str:

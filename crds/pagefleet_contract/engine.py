@@ -84,6 +84,10 @@ class ModelSettings(Section):
     """Type of weights and activations; auto is the model's own, and on a CPU bfloat16 only where the
     CPU has instructions for it, float32 otherwise."""
 
+    quantization: Literal["none", "int8"] = "none"
+    """What linear layers' weights are kept as: none is `dtype`; int8 takes half of bfloat16's memory and about half its
+    time, and answers a little differently. On a CPU alone, with the C++ kernels."""
+
     kernels: Literal["auto", "cpp", "numba", "triton", "plain"] = "auto"
     """What computes. On a CPU cpp is C++ for its instruction set, compiled at the first start, with packed weights and
     fused layers; numba needs no compiler, and packs weights alone; plain is PyTorch alone. auto is the first of them
@@ -263,6 +267,15 @@ class EngineConfig(Section):
             raise ValueError(
                 f"parallel.tensor is {self.parallel.tensor}, but model.uri is {self.model.uri}, which is only played; "
                 "say how many accelerators are played in simulation.accelerator, such as 4xh100"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _weights_that_can_be_multiplied(self) -> Self:
+        if self.model.quantization != "none" and self.model.kernels not in ("auto", "cpp"):
+            raise ValueError(
+                f"model.quantization is {self.model.quantization} and model.kernels {self.model.kernels}; only the C++ "
+                "kernels multiply such weights, so set model.kernels to auto or cpp"
             )
         return self
 

@@ -60,6 +60,10 @@ class ModelSpec(ModelSettings, WithRules):
             "!has(self.credentialsSecret) || self.uri.startsWith('hf://') || self.uri.startsWith('s3://')",
             "`credentialsSecret` must be absent unless `uri` is an hf:// or s3:// one",
         ),
+        CelRule(
+            "self.quantization == 'none' || self.kernels == 'auto' || self.kernels == 'cpp'",
+            "`quantization` int8 needs the C++ kernels, so `kernels` must be auto or cpp",
+        ),
     )
 
 
@@ -305,6 +309,11 @@ class InferenceServiceSpec(Section, WithRules):
         CelRule(
             "!has(self.simulation) || self.model.uri.startsWith('simulated://')",
             "`simulation` must be absent unless `model.uri` is a simulated:// one",
+        ),
+        CelRule(
+            "self.model.quantization == 'none' || self.accelerator.resource == 'cpu'"
+            " || self.model.uri.startsWith('simulated://')",
+            "`model.quantization` int8 is computed on a CPU alone, so `accelerator.resource` must be cpu",
         ),
         CelRule(
             "self.kvCache.prefixSharing.mode != 'Tenant' || has(self.tenancy.apiKeysSecret)",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pagefleet_contract.capacity import ModelShape, dtype_bytes
+from pagefleet_contract.capacity import ModelShape, dtype_bytes, weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class KnownModel:
     parameters: int
     max_length: int
     dtype: str = "bfloat16"
+    quantization: str = "none"
     ties_embeddings: bool = False
     windows: Windows | None = None
     experts: Experts | None = None
@@ -48,7 +49,13 @@ class KnownModel:
 
     @property
     def weights_bytes(self) -> int:
-        return self.parameters * dtype_bytes(self.dtype)
+        """The embedding's rows are looked up, not multiplied, and keep their type. Where they are the head's, too, a
+        quantised head is a copy."""
+        if self.quantization == "none":
+            return self.parameters * dtype_bytes(self.dtype)
+        embedding = self.vocab_size * self.hidden_size
+        multiplied = self.parameters if self.ties_embeddings else self.parameters - embedding
+        return embedding * dtype_bytes(self.dtype) + multiplied * weight_bytes(self.dtype, self.quantization)
 
     @property
     def active_parameters(self) -> int:

@@ -54,6 +54,7 @@ def service_settings(name: str, spec: InferenceServiceSpec) -> ServiceSettings:
             served_name=model.served_name or name,
             max_length=model.max_length,
             dtype=model.dtype,
+            quantization=model.quantization,
             kernels=model.kernels,
         ),
         kv_cache=_kv_cache(spec, notes),

@@ -39,6 +39,9 @@ class Effective(Section):
     dtype: str | None = Field(default=None, max_length=32)
     """Type of the weights."""
 
+    quantization: str | None = Field(default=None, max_length=32)
+    """What linear layers' weights are kept as, if not in that type."""
+
     kv_dtype: str | None = Field(default=None, max_length=32)
     """Type of the stored keys and values."""
 

@@ -1,6 +1,6 @@
 """Which implementation runs the operations: decided once, at start, and said in sentences."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,7 @@ Mode = Literal["auto", "cpp", "numba", "triton", "plain"]
 _CPU = torch.device("cpu")
 _LINEARS = {
     "library": "weights packed for it",
+    "int8": "int8 weights packed for it",
     "onednn": "weights packed for oneDNN",
     "torch": "torch's own linear layers",
 }
@@ -29,13 +30,18 @@ class Kernels:
     """The choice. `notes` say what is missing and what that costs."""
 
     pages: PageKernels = PLAIN_PAGES
-    linears: Literal["library", "onednn", "torch"] = "torch"
+    linears: Literal["library", "int8", "onednn", "torch"] = "torch"
     notes: tuple[str, ...] = ()
 
     @property
     def library(self) -> CpuLibrary | None:
         """What fused layers and packed linear layers run on beside the operations on pages."""
         return self.pages.library if isinstance(self.pages, CppPages) else None
+
+    @property
+    def unquantised(self) -> "Kernels":
+        """The same on weights as they were given."""
+        return replace(self, linears="library") if self.linears == "int8" else self
 
     @property
     def description(self) -> str:
@@ -63,6 +69,18 @@ def choose_kernels(mode: Mode, dtype: torch.dtype, cache: Path | None = None, de
     if reason is not None:
         notes.append(f"linear layers are torch's own, up to six times slower at small batches: {reason}")
     return Kernels(pages, linears, tuple(notes))
+
+
+class QuantizationUnavailable(Exception):
+    """Why int8 weights can't be multiplied here."""
+
+
+def with_int8_weights(kernels: Kernels) -> Kernels:
+    """Return the kernels with linear layers on int8 codes. Raises QuantizationUnavailable where there is no C++: who
+    asks for half the memory wants neither all of it nor steps of many times the length."""
+    if kernels.library is None:
+        raise QuantizationUnavailable("; ".join((f"kernels are {kernels.pages.name}", *kernels.notes)))
+    return Kernels(kernels.pages, "int8")
 
 
 def _gpu_kernels(mode: Mode, device: torch.device) -> Kernels:

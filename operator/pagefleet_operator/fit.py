@@ -14,6 +14,7 @@ from pagefleet_contract.capacity import (
     describe_bytes,
     dtype_bytes,
     sequences_in,
+    weight_bytes,
 )
 from pagefleet_contract.engine import EngineConfig, quantity_bytes
 from pagefleet_contract.inferenceservice import CPU, InferenceServiceSpec
@@ -115,7 +116,8 @@ def _how_to_tell_memory(spec: InferenceServiceSpec) -> str:
 def _weights_bytes(model: ModelFacts, own_bytes: int, config: EngineConfig) -> int:
     own = model.dtype or _AUTO_DTYPE
     asked = own if config.model.dtype == "auto" else config.model.dtype
-    return own_bytes * dtype_bytes(asked) // dtype_bytes(own)
+    # Of a quantised model this is less than it takes: embeddings keep their type.
+    return own_bytes * weight_bytes(asked, config.model.quantization) // dtype_bytes(own)
 
 
 def _kv_dtype(model: ModelFacts, config: EngineConfig) -> str:

@@ -33,6 +33,7 @@ def effective(
     return Effective(
         max_length=config.model.max_length if figures is None else figures.max_length_tokens,
         dtype=_named(config.model.dtype) if figures is None else figures.dtype,
+        quantization=None if config.model.quantization == "none" else config.model.quantization,
         kv_dtype=_named(kv_dtype) if figures is None else figures.kv_dtype,
         block_size=config.kv_cache.block_size if figures is None else figures.block_size,
         swap_mode=config.kv_cache.swap.mode,

@@ -19,6 +19,16 @@ RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
         {"model": {"uri": "s3://bucket/model", "credentialsSecret": "login"}},
     ),
     (
+        "`quantization` int8 needs the C++ kernels",
+        {"model": {"quantization": "int8", "kernels": "plain"}},
+        {"model": {"quantization": "int8", "kernels": "cpp"}},
+    ),
+    (
+        "`model.quantization` int8 is computed on a CPU alone",
+        {"model": {"uri": "hf://a/b", "quantization": "int8"}},
+        {"model": {"uri": "hf://a/b", "quantization": "int8"}, "accelerator": {"resource": "cpu"}},
+    ),
+    (
         "`budget` must have exactly one of",
         {"kvCache": {"budget": {"blocks": 5, "memoryPercent": 90}}},
         {"kvCache": {"budget": {"blocks": 5}}},

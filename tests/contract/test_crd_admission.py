@@ -190,7 +190,7 @@ def test_every_sample_of_the_repository_is_admitted(api: client.CustomObjectsApi
 def test_the_smallest_service_shows_every_default_that_is_a_constant(api: client.CustomObjectsApi) -> None:
     assert admitted(api, service())["spec"] == {
         "replicas": 1,
-        "model": {"uri": "simulated://llama-3.1-8b", "dtype": "auto", "kernels": "auto"},
+        "model": {"uri": "simulated://llama-3.1-8b", "dtype": "auto", "quantization": "none", "kernels": "auto"},
         "accelerator": {"resource": "nvidia.com/gpu", "count": 1},
         "kvCache": {
             "blockSize": 16,

@@ -34,6 +34,7 @@ def test_the_settings_round_trip_through_their_file() -> None:
         ({"model": {"uri": "m"}, "kvCache": {"budget": {"blocks": 1, "memory": "1Gi"}}}, "blocks and memory"),
         ({"model": {"uri": "m"}, "kvCache": {"budget": {"memory": "12x"}}}, "64Gi"),
         ({"model": {"uri": "m"}, "kvCache": {"blockSize": 24}}, "blockSize"),
+        ({"model": {"uri": "m", "quantization": "int8", "kernels": "numba"}}, "set model.kernels to auto or cpp"),
     ],
 )
 def test_a_mistake_is_refused_by_name(values: dict[str, object], words: str) -> None:

@@ -161,6 +161,9 @@ def configs(draw: st.DrawFn, simulated: bool = False) -> EngineConfig:
     # Only a simulated model takes settings of the simulation, and it has no ranks.
     simulated = simulated or any(leaf.path[0] == "simulation" for leaf in chosen)
     chosen = [leaf for leaf in chosen if not (simulated and leaf.path[0] == "parallel")]
+    # Quantised weights have one kind of kernels alone.
+    quantised = any(leaf.path == ("model", "quantization") for leaf in chosen)
+    chosen = [leaf for leaf in chosen if not (quantised and leaf.path == ("model", "kernels"))]
     uri = SIMULATED_SCHEME + name if simulated else name
     values: dict[str, Any] = {"model": {"uri": uri}}
     for leaf in chosen:

@@ -1,5 +1,7 @@
 """The table of well-known models: each row's figures agree with each other, and with what is known of the model."""
 
+from dataclasses import replace
+
 import pytest
 
 from pagefleet_contract.capacity import bytes_per_token
@@ -47,6 +49,13 @@ def test_the_sizes_give_the_parameters(model: KnownModel) -> None:
 def test_a_tokens_keys_and_values_take_what_is_published(name: str, bytes_of_a_token: int) -> None:
     model = find_known_model(name)
     assert model is not None and bytes_per_token(model.shape, model.dtype) == bytes_of_a_token
+
+
+@pytest.mark.parametrize(("name", "num_bytes"), [("smollm2-135m", 191_138_112), ("llama-3.1-8b", 8_555_597_824)])
+def test_int8_halves_what_is_multiplied_and_leaves_the_embedding(name: str, num_bytes: int) -> None:
+    model = find_known_model(name)
+
+    assert model is not None and replace(model, quantization="int8").weights_bytes == num_bytes
 
 
 def test_each_name_means_one_model() -> None:

@@ -8,7 +8,7 @@ from pagefleet_kernels.cpu import CpuLibrary
 from pagefleet_kernels.gated_activation import Activation, gated_activation
 from pagefleet_kernels.prepacked_linear import PrepackedLinear, WeightMemory
 from pagefleet_kernels.prepacked_linear.int8 import MOST_INPUTS
-from pagefleet_kernels.prepacked_linear.reference import int8_linear, quantise_rows
+from pagefleet_kernels.prepacked_linear.reference import QuantisedRows, int8_linear, quantise_rows, rotated
 from tests.kernels.tolerances import INT8_LINEAR, ROUNDING
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -29,6 +29,10 @@ def packed(
     return PrepackedLinear([weight], [bias], library, PoisonedMemory(), activation, quantization="int8")
 
 
+def codes_of(weight: torch.Tensor) -> QuantisedRows:
+    return quantise_rows(rotated(weight))
+
+
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("rows", [1, 3, 7, 33])
 @pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (50, 60), (51, 7), (576, 193), (2499, 48)])
@@ -42,7 +46,7 @@ def test_int8_layers_equal_their_meaning(
 
     for some_bias in (bias, None):
         ours = packed(library, weight, some_bias)(x)
-        meant = int8_linear(x, quantise_rows(weight), some_bias)
+        meant = int8_linear(x, codes_of(weight), some_bias)
         torch.testing.assert_close(ours, meant, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
 
 
@@ -56,7 +60,7 @@ def test_a_gated_int8_layer_equals_its_meaning(
 
     for some_bias in (bias, None):
         ours = packed(library, weight, some_bias, activation)(x)
-        meant = gated_activation(int8_linear(x, quantise_rows(weight), some_bias), activation)
+        meant = gated_activation(int8_linear(x, codes_of(weight), some_bias), activation)
         torch.testing.assert_close(ours, meant, rtol=1e-5, atol=1e-5 * float(meant.abs().max()))
 
 
@@ -74,16 +78,14 @@ def test_an_int8_rows_product_doesnt_depend_on_other_rows_or_its_place(library: 
 
 
 def test_the_largest_codes_neither_saturate_nor_overflow(library: CpuLibrary) -> None:
-    inputs = 20_000
-    signs = torch.ones(3, inputs)
-    signs[1] = -1
-    signs[2, ::2] = -1
-    layer = packed(library, torch.cat([signs, torch.ones(1, inputs)]))
+    codes = torch.ones(4, 20_032)
+    codes[1] = -1
+    codes[2, ::2] = -1
+    x = rotated(codes)  # a rotation that is done twice is undone
 
-    ours = layer(torch.cat([signs, torch.ones(1, inputs)]))
+    ours = packed(library, x)(x)
 
-    exact = torch.cat([signs, torch.ones(1, inputs)]).double()
-    torch.testing.assert_close(ours.double(), exact @ exact.T, rtol=1e-6, atol=0)
+    torch.testing.assert_close(ours.double(), codes.double() @ codes.double().T, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -95,7 +97,7 @@ def test_a_row_that_isnt_finite_is_nan_and_no_other_is(library: CpuLibrary, dtyp
     not_finite = layer(x).isnan()
 
     assert not_finite[[1, 3]].all() and not not_finite[[0, 2, 4]].any()
-    assert int8_linear(x, quantise_rows(torch.randn(20, 51)), None).isnan().all(dim=1).tolist() == [0, 1, 0, 1, 0]
+    assert int8_linear(x, codes_of(torch.randn(20, 51)), None).isnan().all(dim=1).tolist() == [0, 1, 0, 1, 0]
 
 
 def test_rows_of_zeros_and_of_tiny_values_give_the_bias(library: CpuLibrary) -> None:
@@ -114,13 +116,29 @@ def test_outputs_whose_weights_are_zero_give_the_bias(library: CpuLibrary) -> No
     assert torch.equal(packed(library, torch.zeros(3, 8), bias)(torch.randn(2, 8)), bias.expand(2, -1))
 
 
-def test_codes_are_as_near_to_the_exact_layer_as_their_steps_allow() -> None:
-    weight, x = torch.randn(300, 1536), torch.randn(50, 1536)
-
+def error_of(x: torch.Tensor, weight: torch.Tensor) -> float:
     exact = linear(x, weight)
+    return float((int8_linear(x, codes_of(weight), None) - exact).norm() / exact.norm())
 
-    error = (int8_linear(x, quantise_rows(weight), None) - exact).norm() / exact.norm()
-    assert error <= INT8_LINEAR
+
+def test_codes_are_as_near_to_the_exact_layer_as_their_steps_allow() -> None:
+    assert error_of(torch.randn(50, 1536), torch.randn(300, 1536)) <= INT8_LINEAR
+
+
+def test_a_value_that_stands_out_costs_the_others_little() -> None:
+    x, weight = torch.randn(50, 1536), torch.randn(300, 1536)
+    x[:, 700] = 50.0
+    weight[:, 700] = 0.0  # or its product would hide the others'
+
+    assert error_of(x, weight) <= 3 * INT8_LINEAR
+
+
+def test_a_rotation_keeps_products_and_pads_with_zeros() -> None:
+    x, y = torch.randn(3, 130), torch.randn(5, 130)
+
+    assert rotated(x).shape == (3, 192)
+    torch.testing.assert_close(rotated(x) @ rotated(y).T, x @ y.T, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(rotated(torch.eye(1, 64)), torch.full((1, 64), 0.125))
 
 
 def test_a_rows_largest_value_is_127_and_a_half_goes_to_the_even_code() -> None:
@@ -135,7 +153,7 @@ def test_int8_layers_join_and_say_their_bytes(library: CpuLibrary) -> None:
     layer = PrepackedLinear(weights, [torch.randn(60).bfloat16(), None], library, quantization="int8")
 
     assert layer(torch.zeros(1, 4, 52).bfloat16()).shape == (1, 4, 67)
-    assert layer.num_bytes == 52 * 67 + 4 * 67 + 4 * 67  # codes, scales, bias
+    assert layer.num_bytes == 64 * 67 + 4 * 67 + 4 * 67  # codes of whole rotations, scales, bias
     assert list(layer.parameters()) == []
 
 

@@ -33,6 +33,14 @@ def test_a_model_that_does_not_fit_says_the_bytes_and_what_would() -> None:
     assert fit(LLAMA_70B, accelerator={"memory": "145Gi"}).status == "False"
 
 
+def test_int8_weights_take_half_of_bfloat16s() -> None:
+    small = {"resource": "cpu", "memory": "12Gi"}
+    model = {"uri": "hf://acme/llama"}
+    assert fit(LLAMA_8B, model=model, accelerator=small).status == "False"
+    found = fit(LLAMA_8B, model={**model, "quantization": "int8"}, accelerator=small)
+    assert found.status == "True" and "beside 7.48 GiB of weights" in found.message
+
+
 def test_a_share_that_is_too_small_says_which_would_do() -> None:
     found = fit(LLAMA_8B, accelerator={"memory": "16Gi"}, kvCache={"budget": {"memoryPercent": 90}})
     assert found.status == "False"

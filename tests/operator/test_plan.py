@@ -121,11 +121,13 @@ def test_live_values_go_to_no_replica_that_is_not_ready_of_another_generation_or
 def test_an_edit_that_needs_a_restart_gets_settings_of_its_own_and_keeps_the_old_ones() -> None:
     world = serving()
     before = set(world.children)
-    found = planned(edited(world, kvCache={"blockSize": 32}))
-    (settings_,) = [key for key in applied(found) if key[0] == "ConfigMap"]
-    assert settings_ not in before
-    assert engine(applied(found))
-    assert deleted(found) == set()
+    model = {"uri": "simulated://llama-3.1-8b", "quantization": "int8"}
+    for changes in ({"kvCache": {"blockSize": 32}}, {"model": model}):
+        found = planned(edited(world, **changes))
+        (settings_,) = [key for key in applied(found) if key[0] == "ConfigMap"]
+        assert settings_ not in before
+        assert engine(applied(found))
+        assert deleted(found) == set()
 
 
 def test_old_settings_go_only_when_no_pod_may_need_them() -> None:

@@ -205,6 +205,12 @@ def test_the_status_has_counts_selector_url_and_figures() -> None:
     effective = status["effective"]
     assert (effective["maxLength"], effective["dtype"], effective["blockSize"]) == (8000, "bfloat16", 16)
     assert effective["notes"] == ["the longest request is 8000"]
+    assert "quantization" not in effective
+
+
+def test_quantised_weights_are_in_force_and_told() -> None:
+    status = planned(with_pods(model={"uri": "simulated://llama-3.1-8b", "quantization": "int8"})).status
+    assert status is not None and status["effective"]["quantization"] == "int8"
 
 
 def test_what_this_version_does_not_do_stands_in_the_notes() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pagefleet_kernels.choice import PLAIN, Kernels, choose_kernels
+from pagefleet_kernels.choice import PLAIN, Kernels, choose_kernels, with_int8_weights
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.kv_cache import KVCache
@@ -108,6 +108,21 @@ def test_packed_weights_are_counted_and_the_original_ones_are_gone(kernels: Kern
     # Norm weights are kept in float32, which they have here already.
     assert weights_bytes(model) == before
     assert weight() is None
+
+
+def test_int8_weights_are_counted_as_they_lie(kernels: Kernels) -> None:
+    model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        tiny_config("llama", tie_word_embeddings=False, hidden_size=128, intermediate_size=192),
+        dtype=torch.bfloat16,
+    )
+    layers = [module for module in model.modules() if type(module) is torch.nn.Linear]
+    halves, outputs = sum(layer.weight.numel() for layer in layers), sum(layer.out_features for layer in layers)
+    before, norms = weights_bytes(model), 2 * 128 * (2 * len(model.base_model.layers) + 1)
+
+    speed_up(model, with_int8_weights(kernels))
+
+    # A byte less of each weight, a scale more for each output; norms are kept in float32.
+    assert weights_bytes(model) == before - halves + 4 * outputs + norms
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "cohere2", "granite", "gpt2", "mixtral", "nemotron"])

@@ -11,7 +11,13 @@ from transformers import AttentionInterface
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.model_executor.attention import CURRENT_STEP, paged_attention_forward
-from pagefleet_runtime.models.gate import FLOAT32_BOUNDS, HALF_BOUNDS, prove_structure, prove_weights
+from pagefleet_runtime.models.gate import (
+    FLOAT32_BOUNDS,
+    HALF_BOUNDS,
+    INT8_WEIGHT_BOUNDS,
+    prove_structure,
+    prove_weights,
+)
 from pagefleet_runtime.models.shrink import kept_layers, small_config
 from tests.runtime.tiny_models import tiny_config
 
@@ -128,6 +134,8 @@ def test_equal_logits_pass_and_the_figures_are_told() -> None:
     [
         (lambda logits: logits * 1.01, FLOAT32_BOUNDS),
         (lambda logits: logits * 1.5, HALF_BOUNDS),
+        (lambda logits: logits * 1.5, INT8_WEIGHT_BOUNDS),
+        (lambda logits: logits.roll(1, dims=0), INT8_WEIGHT_BOUNDS),
         (lambda logits: logits.roll(1, dims=0), HALF_BOUNDS),
         (lambda logits: logits.masked_fill(torch.arange(50) == 3, float("nan")), HALF_BOUNDS),
     ],

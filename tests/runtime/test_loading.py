@@ -59,6 +59,29 @@ def test_without_a_compiler_a_model_is_proven_and_run_by_numba(
     assert any("kernels are numba's" in note and "no C++ compiler" in note for note in loaded.info.notes)
 
 
+def test_a_model_of_int8_weights_is_proven_told_and_run(directory: Path) -> None:
+    loaded = load(directory, model={"uri": str(directory), "dtype": "bfloat16", "quantization": "int8"})
+
+    table = dict(loaded.info.startup_table)
+    assert table["weights"].endswith(", linear layers in int8")
+    assert "int8 weights packed for it, fused layers" in table["kernels"]
+    key = SequenceKey("a", 0)
+    spec = SampleSpec(key, SamplingParams(max_tokens=1, temperature=0.0), (1, 2, 3), ())
+    result = loaded.executor.execute(StepPlan(0, (), (Row(key, (1, 2, 3), 0, (5,), (spec,)),)))
+    assert len(result.sampled) == 1
+
+
+def test_int8_weights_without_a_compiler_are_refused(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_CACHE, str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+
+    with pytest.raises(ModelRefused, match=r"model.quantization is int8.*no C\+\+ compiler.*quantization to none"):
+        load(directory, model={"uri": str(directory), "quantization": "int8"})
+
+
 def test_what_is_in_force_is_told(directory: Path) -> None:
     info = load(directory).info
 

@@ -226,6 +226,17 @@ def test_wider_weights_leave_less_for_blocks() -> None:
     assert half.num_blocks > 2 * full.num_blocks and full.dtype == "float32"
 
 
+def test_int8_weights_leave_more_for_blocks() -> None:
+    uri = "simulated://llama-3.1-8b"
+    none, int8 = (
+        loaded(model={"uri": uri, "quantization": quantization}, simulation={"memory": "24Gi"}).info
+        for quantization in ("none", "int8")
+    )
+
+    # Of 8 billion weights all but the embedding's half a billion are half as long; blocks are what is left for them.
+    assert (int8.num_blocks - none.num_blocks) * none.bytes_per_block == pytest.approx(7.5e9, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("name", "simulation", "words"),
     [

@@ -1,6 +1,6 @@
 // Linear layers on int8 codes: weights with a scale for each output, activations with one for each row, found on the
-// way. Products are summed as integers, exactly, so neither a row's batch nor the instruction set changes the sum. A
-// gated layer is two, as in linear.cpp.
+// way, both rotated before. Products are summed as integers, exactly, so neither a row's batch nor the instruction set
+// changes the sum. A gated layer is two, as in linear.cpp.
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +23,9 @@ constexpr int INT8_PANEL = INT8_VECTORS * L;   // outputs that are computed toge
 constexpr int INT8_HEADER = 2 * INT8_PANEL;    // words before a panel's codes: what sums start with, scales
 constexpr int INT8_FEW_ROWS = 6;               // up to here a panel takes longer to read than to multiply
 constexpr int64_t INT8_SHARED_WORK = 1 << 17;  // fewer products than this aren't worth waking a second thread
-constexpr float SMALLEST_LARGEST = 1e-30f;     // rows without a larger value count as zero: 127 / x would overflow
+constexpr int ROTATED = 64;                    // inputs that are rotated together
+// Mirrored in prepacked_linear/reference.py.
+constexpr float SMALLEST_SCALE = 1e-32f;  // rows of a smaller one count as zero: its inverse would overflow
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__)
 #define PAGEFLEET_VNNI 1  // the CPU adds four products of bytes natively: unsigned by signed
@@ -34,14 +36,17 @@ typedef int16_t Code;
 constexpr int FOUR = sizeof(Code);  // words of four activations' codes
 typedef Code code_vector __attribute__((vector_size(sizeof(Code) * L), aligned(1), may_alias));
 
+PAGEFLEET_INLINE int int8_words(int64_t inputs) { return up((int)inputs, ROTATED) / 4; }
+
 // A packed weight is [panels][INT8_HEADER + words * INT8_PANEL], a word four inputs' codes; a gated one has panels of gate
 // and factor in turn.
-static int64_t int8_panel_words(int64_t inputs) { return INT8_HEADER + (inputs + 3) / 4 * INT8_PANEL; }
+static int64_t int8_panel_words(int64_t inputs) { return INT8_HEADER + int64_t(int8_words(inputs)) * INT8_PANEL; }
 
 struct Int8Rows {
   std::vector<uint32_t> codes;
   std::vector<float> scales;
-  int stride = 0;  // words
+  int stride = 0;             // words
+  std::vector<float> values;  // one row's, rotated
 };
 // A thread keeps them between calls: fresh memory for each layer would cost page faults.
 static thread_local Int8Rows thread_rows;
@@ -59,41 +64,76 @@ PAGEFLEET_INLINE vi to_nearest(vf x) {
 #endif
 }
 
+// Each value with the one `H` lanes away: their sum in the first of the two, their difference in the second.
+template <int H, int... I>
+PAGEFLEET_INLINE vf sums_and_differences(vf x, std::integer_sequence<int, I...>) {
+  const vi signs = {(I & H ? INT32_MIN : 0)...};
+  return __builtin_shuffle(x, (vi){(I ^ H)...}) + (vf)((vi)x ^ signs);
+}
+
+// A Hadamard matrix times 64 values, eight times as long as they: what one value alone has is spread over all.
+PAGEFLEET_INLINE void rotate(vf (&x)[ROTATED / L]) {
+  constexpr std::make_integer_sequence<int, L> lanes;
+  for (vf& v : x) {
+    v = sums_and_differences<2>(sums_and_differences<1>(v, lanes), lanes);
+    if constexpr (L > 4) v = sums_and_differences<4>(v, lanes);
+    if constexpr (L > 8) v = sums_and_differences<8>(v, lanes);
+  }
+  for (int step = 1; step < ROTATED / L; step *= 2)
+    for (int i = 0; i < ROTATED / L; ++i) {
+      if (i & step) continue;
+      const vf a = x[i], b = x[i + step];
+      x[i] = a + b, x[i + step] = a - b;
+    }
+}
+
 // Return the row's scale. Where a value isn't finite, neither is the scale, and the codes are 0: all results are NaN.
-static float quantise_row(const char* x, int type, int inputs, uint32_t* codes) {
+static float quantise_row(const char* x, int type, int inputs, float* values, uint32_t* codes) {
   const int bytes = bytes_of(type);
   vi largest{};  // without signs floats compare as integers, NaN above all
-  for (int i = 0; i < inputs; i += L) {
-    const vi magnitude = (vi)load_some(x + i * bytes, type, inputs - i) & 0x7fffffff;
-    largest = magnitude > largest ? magnitude : largest;
+  for (int i = 0; i < inputs; i += ROTATED) {
+    vf v[ROTATED / L];
+    for (int n = 0; n < ROTATED / L; ++n) {
+      const int first = i + n * L;
+      v[n] = first < inputs ? load_some(x + first * bytes, type, inputs - first) : vf{};
+    }
+    rotate(v);
+    for (int n = 0; n < ROTATED / L; ++n) {
+      store(values + i + n * L, v[n]);
+      const vi magnitude = (vi)v[n] & 0x7fffffff;
+      largest = magnitude > largest ? magnitude : largest;
+    }
   }
   int32_t most_bits = 0;
   for (int i = 0; i < L; ++i) most_bits = std::max(most_bits, (int32_t)largest[i]);
   float most;
   memcpy(&most, &most_bits, 4);
+  const float scale = most / (8 * 127.0f);
   const bool finite = most <= std::numeric_limits<float>::max();
-  const float inverse = finite && most >= SMALLEST_LARGEST ? 127.0f / most : 0.0f;
+  const float inverse = finite && scale >= SMALLEST_SCALE ? 127.0f / most : 0.0f;
   Code* to = (Code*)codes;
-  for (int i = 0; i < inputs; i += L) {
+  for (int i = 0; i < up(inputs, ROTATED); i += L) {
     vi code{};
-    if (finite) code = to_nearest(load_some(x + i * bytes, type, inputs - i) * inverse);
+    if (finite) code = to_nearest(load(values + i) * inverse);
 #ifdef PAGEFLEET_VNNI
     code += 128;
 #endif
     *(code_vector*)(to + i) = __builtin_convertvector(code, code_vector);
   }
-  return most / 127.0f;
+  return scale;
 }
 
 static const Int8Rows& quantise_rows(const LinearArguments& a) {
   Int8Rows& rows = thread_rows;
-  rows.stride = up(a.inputs, L) / 4 * FOUR;
+  rows.stride = int8_words(a.inputs) * FOUR;
   if ((int64_t)rows.codes.size() < a.rows * rows.stride) rows.codes.resize(a.rows * rows.stride);
   if ((int64_t)rows.scales.size() < a.rows) rows.scales.resize(a.rows);
-  share(a.rows, a.rows * a.inputs * bytes_of(a.type), a.threads, [&](int64_t begin, int64_t end) {
+  share(a.rows, a.rows * a.inputs * 4, a.threads, [&](int64_t begin, int64_t end) {
+    std::vector<float>& values = thread_rows.values;  // of the thread that does this share
+    if ((int)values.size() < up(a.inputs, ROTATED)) values.resize(up(a.inputs, ROTATED));
     with_type(a.type, [&](auto type) {
       for (int64_t r = begin; r < end; ++r)
-        rows.scales[r] = quantise_row(a.x + r * a.x_stride, decltype(type)::value, a.inputs,
+        rows.scales[r] = quantise_row(a.x + r * a.x_stride, decltype(type)::value, a.inputs, values.data(),
                                       rows.codes.data() + r * rows.stride);
     });
   });
@@ -146,7 +186,7 @@ template <int R>
 PAGEFLEET_INLINE void int8_products(const LinearArguments& a, const Int8Rows& rows, const uint32_t* panel,
                                     const float* bias, int first_output, int64_t row, NextPanel next,
                                     vf (&y)[R][INT8_VECTORS]) {
-  const int words = (a.inputs + 3) / 4;
+  const int words = int8_words(a.inputs);
   const uint32_t *x = rows.codes.data() + row * rows.stride, *codes = panel + INT8_HEADER;
   vi sums[R][INT8_VECTORS];
   for (int r = 0; r < R; ++r)
@@ -229,7 +269,6 @@ PAGEFLEET_INLINE vu in_order(vu codes) {
 
 static void pack_int8_panel(const int8_t* codes, const float* scales, int64_t inputs, int64_t outputs, int panel,
                             uint32_t* packed) {
-  const int words = (int)((inputs + 3) / 4);
   for (int i = 0; i < INT8_PANEL; ++i) {
     const int64_t row = int64_t(panel) * INT8_PANEL + i;
     int32_t sum = 0;
@@ -243,16 +282,14 @@ static void pack_int8_panel(const int8_t* codes, const float* scales, int64_t in
     memcpy(packed + INT8_PANEL + i, &scale, 4);
   }
   for (int n = 0; n < INT8_VECTORS; ++n)
-    for (int w = 0; w < words; w += L) {
+    for (int w = 0; w < inputs / 4; w += L) {
       vu t[L];
       for (int i = 0; i < L; ++i) {
         const int64_t row = int64_t(panel) * INT8_PANEL + n * L + i;
-        uint32_t some[L] = {};
-        if (row < outputs) memcpy(some, codes + row * inputs + 4 * w, std::min<int64_t>(4 * L, inputs - 4 * w));
-        t[i] = load_words(some);
+        t[i] = row < outputs ? load_words(codes + row * inputs + 4 * w) : vu{};
       }
       transpose(t);
-      for (int j = 0; j < L && w + j < words; ++j)
+      for (int j = 0; j < L; ++j)
         store_words(packed + INT8_HEADER + int64_t(w + j) * INT8_PANEL + n * L, in_order(t[j]));
     }
 }
@@ -267,7 +304,8 @@ PAGEFLEET_API int64_t pagefleet_int8_packed_words(int64_t inputs, int64_t output
   return (outputs + INT8_PANEL - 1) / INT8_PANEL * int8_panel_words(inputs);
 }
 
-// `codes` are [outputs][inputs], `scales` [outputs]. Panel i becomes panel `every` * i of what begins at `packed`.
+// `codes` are [outputs][inputs], a multiple of ROTATED, and `scales` [outputs]. Panel i becomes panel `every` * i of what
+// begins at `packed`.
 PAGEFLEET_API void pagefleet_int8_pack(const int8_t* codes, const float* scales, int64_t inputs, int64_t outputs,
                                        uint32_t* packed, int32_t every, int32_t threads) {
   using namespace pagefleet;

@@ -2,7 +2,7 @@
 
 from pagefleet_kernels.prepacked_linear.cpu import LinearCall
 from pagefleet_kernels.prepacked_linear.memory import WeightMemory
-from pagefleet_kernels.prepacked_linear.module import PrepackedLinear, prepack_linear
+from pagefleet_kernels.prepacked_linear.module import PrepackedLinear, Quantization, prepack_linear
 from pagefleet_kernels.prepacked_linear.onednn import why_not_onednn
 
-__all__ = ["LinearCall", "PrepackedLinear", "WeightMemory", "prepack_linear", "why_not_onednn"]
+__all__ = ["LinearCall", "PrepackedLinear", "Quantization", "WeightMemory", "prepack_linear", "why_not_onednn"]

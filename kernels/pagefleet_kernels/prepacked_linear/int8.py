@@ -8,12 +8,12 @@ from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.gated_activation import Activation
 from pagefleet_kernels.prepacked_linear.cpu import PackedWeight
 from pagefleet_kernels.prepacked_linear.memory import WeightMemory
-from pagefleet_kernels.prepacked_linear.reference import LARGEST_CODE, QuantisedRows, quantise_rows
+from pagefleet_kernels.prepacked_linear.reference import LARGEST_CODE, QuantisedRows, quantise_rows, rotated
 
 # So many products of two codes fit into the int32 that sums them.
 MOST_INPUTS = (2**31 - 1) // LARGEST_CODE**2
 # Outputs that are quantised at a time: their float32 copy is all that packing takes beside the codes.
-_CHUNK_OUTPUTS = 4096
+_CHUNK_OUTPUTS = 256
 
 
 class Int8Weight(PackedWeight):
@@ -37,11 +37,11 @@ class Int8Weight(PackedWeight):
             begin = packed.data_ptr() + 4 * index * functions.pagefleet_int8_panel_words(inputs)
             quantised = _quantised(part)
             addresses = quantised.codes.data_ptr(), quantised.scales.data_ptr()
-            functions.pagefleet_int8_pack(*addresses, inputs, outputs, begin, len(parts), threads)
-        self.num_bytes = weight.shape[0] * (inputs + 4)  # codes, and a scale for each output
+            functions.pagefleet_int8_pack(*addresses, *quantised.codes.shape[::-1], begin, len(parts), threads)
+        self.num_bytes = weight.shape[0] * (quantised.codes.shape[1] + 4)  # codes, and a scale for each output
         super().__init__(functions.pagefleet_int8_linear, packed, weight.dtype, inputs, outputs, activation)
 
 
 def _quantised(weight: torch.Tensor) -> QuantisedRows:
-    parts = [quantise_rows(part) for part in torch.split(weight, _CHUNK_OUTPUTS)]
+    parts = [quantise_rows(rotated(part)) for part in torch.split(weight, _CHUNK_OUTPUTS)]
     return QuantisedRows(torch.cat([part.codes for part in parts]), torch.cat([part.scales for part in parts]))

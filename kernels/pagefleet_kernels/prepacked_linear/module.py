@@ -12,6 +12,8 @@ from pagefleet_kernels.prepacked_linear.int8 import Int8Weight
 from pagefleet_kernels.prepacked_linear.memory import WeightMemory
 from pagefleet_kernels.prepacked_linear.onednn import OneDnnWeight
 
+Quantization = Literal["none", "int8"]
+
 
 class PrepackedLinear(torch.nn.Module):
     """y = x · weightᵀ + bias for x [..., in]. The weight given is read once and not kept.
@@ -29,7 +31,7 @@ class PrepackedLinear(torch.nn.Module):
         library: CpuLibrary | None = None,
         memory: WeightMemory | None = None,
         activation: Activation | None = None,
-        quantization: Literal["none", "int8"] = "none",
+        quantization: Quantization = "none",
     ) -> None:
         super().__init__()
         self.in_features = weights[0].shape[1]

@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 from pagefleet_kernels.choice import Kernels
 from pagefleet_kernels.decoder_layer import LayerMemory
 from pagefleet_kernels.gated_activation import Activation, gated_activation
-from pagefleet_kernels.prepacked_linear import PrepackedLinear, WeightMemory
+from pagefleet_kernels.prepacked_linear import PrepackedLinear, Quantization, WeightMemory
 from pagefleet_runtime.models.sharded_layers import RowParallelLinear
 
 
@@ -18,7 +18,8 @@ class LinearPacker:
 
     def __init__(self, kernels: Kernels) -> None:
         self._kind = kernels.linears
-        self._library = kernels.library if kernels.linears == "library" else None
+        self._library = kernels.library if kernels.linears in ("library", "int8") else None
+        self._quantization: Quantization = "int8" if kernels.linears == "int8" else "none"
         self._memory = WeightMemory()
         self.layer_memory = LayerMemory()
 
@@ -39,7 +40,7 @@ class LinearPacker:
         weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
         if not self.packs:
             return _JoinedLinear(weights, biases, activation)
-        return PrepackedLinear(weights, biases, library=self._library, memory=self._memory, activation=activation)
+        return PrepackedLinear(weights, biases, self._library, self._memory, activation, self._quantization)
 
 
 class _JoinedLinear(torch.nn.Module):

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from pagefleet_contract.capacity import LayerShape, ModelShape, describe_bytes, workspace_bytes
+from pagefleet_contract.capacity import LayerShape, ModelShape, describe_bytes, describe_weights, workspace_bytes
 from pagefleet_contract.engine import EngineConfig
-from pagefleet_kernels.choice import PLAIN, Kernels, choose_kernels
+from pagefleet_kernels.choice import PLAIN, Kernels, QuantizationUnavailable, choose_kernels, with_int8_weights
+from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.grammar import GrammarCompiler
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.executor import ModelExecutor
@@ -115,7 +116,16 @@ def _choose_kernels(config: EngineConfig, dtypes: Dtypes, device: Device) -> Ker
     if not device.is_cpu:
         torch.cuda.set_device(device.torch_device)  # where Triton launches, whichever GPU a tensor is on
     dtype: torch.dtype = getattr(torch, dtypes.weights)
-    return choose_kernels(config.model.kernels, dtype, cache_directory() / "kernels", device.torch_device)
+    kernels = choose_kernels(config.model.kernels, dtype, cache_directory() / "kernels", device.torch_device)
+    if config.model.quantization == "none":
+        return kernels
+    try:
+        return with_int8_weights(kernels)
+    except QuantizationUnavailable as reason:
+        raise ModelRefused(
+            f"model.quantization is {config.model.quantization}; only the C++ kernels multiply such weights, and here "
+            f"{reason}; set model.quantization to none"
+        ) from reason
 
 
 def _load_share(
@@ -210,9 +220,10 @@ def _proven_kernels(hf_config: Any, kernels: Kernels, ranks: Ranks, device: torc
     know something of the model, or the compiler fails on a chip that is like none that they were tried on."""
     refusal: Exception | None = None
     try:
-        prove_structure(hf_config, kernels=kernels, num_ranks=ranks.size, device=device)
+        # Codes are no equal of what they stand for; how far they are from it is the weights' part of the gate.
+        prove_structure(hf_config, kernels=kernels.unquantised, num_ranks=ranks.size, device=device)
     except Exception as error:
-        if kernels == PLAIN:
+        if kernels == PLAIN or kernels.linears == "int8":
             raise
         refusal = error
     if ranks.least(int(refusal is None)):
@@ -301,7 +312,7 @@ def _startup_table(
     return (
         ("model", config.model.uri),
         ("dtype", dtypes.weights),
-        ("weights", describe_bytes(sizes.weights_bytes)),
+        ("weights", describe_weights(sizes.weights_bytes, config.model.quantization)),
         ("KV cache", f"{describe_bytes(plan.num_blocks * block_bytes)} of {dtypes.kv}, {per_token} B a token"),
         ("KV blocks", f"{plan.num_blocks} of {block_size} tokens"),
         ("KV tokens", str(plan.num_blocks * block_size)),

@@ -11,7 +11,7 @@ from pagefleet_contract.capacity import LayerShape
 from pagefleet_kernels.choice import Kernels
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.paged_model import PagedModel
-from pagefleet_runtime.models.gate import FLOAT32_BOUNDS, HALF_BOUNDS, prove_weights, run_paged
+from pagefleet_runtime.models.gate import FLOAT32_BOUNDS, HALF_BOUNDS, INT8_WEIGHT_BOUNDS, prove_weights, run_paged
 
 _SENTENCES = (
     "The capital of France is Paris, and the capital of Italy is Rome. A train between the two cities takes about "
@@ -53,6 +53,8 @@ def prove_paged_weights(
     cache.fill(float("nan"))
     paged = run_paged(model, cache, sequences, _chunks([len(ids) for ids in sequences]))
     exact = kv_dtype == torch.float32 and model.dtype == torch.float32
+    if kernels.linears == "int8":
+        return prove_weights(eager, paged, INT8_WEIGHT_BOUNDS)
     return prove_weights(eager, paged, FLOAT32_BOUNDS if exact else HALF_BOUNDS)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pagefleet_contract.accelerators import ACCELERATORS, Accelerator, find_accelerator
-from pagefleet_contract.capacity import describe_bytes, dtype_bytes, workspace_bytes
+from pagefleet_contract.capacity import describe_bytes, describe_weights, dtype_bytes, workspace_bytes
 from pagefleet_contract.engine import SIMULATED_SCHEME, EngineConfig, quantity_bytes
 from pagefleet_contract.known_models import KNOWN_MODELS, KnownModel, find_known_model
 from pagefleet_runtime.errors import ModelRefused
@@ -98,7 +98,8 @@ def _find_model(uri: str) -> KnownModel:
 
 
 def _of_dtype(model: KnownModel, config: EngineConfig) -> KnownModel:
-    return model if config.model.dtype == "auto" else replace(model, dtype=config.model.dtype)
+    dtype = model.dtype if config.model.dtype == "auto" else config.model.dtype
+    return replace(model, dtype=dtype, quantization=config.model.quantization)
 
 
 def _find_device(config: EngineConfig) -> _Device:
@@ -175,7 +176,7 @@ def _info(
             ("device", f"{device.name} (simulated)"),
             ("step times", cost.origin),
             ("dtype", model.dtype),
-            ("weights", describe_bytes(model.weights_bytes)),
+            ("weights", describe_weights(model.weights_bytes, model.quantization)),
             ("KV cache", f"{kv_bytes} of {kv_dtype}, {plan.bytes_per_block // block_size} B a token"),
             ("KV blocks", f"{plan.num_blocks} of {block_size} tokens"),
             ("KV tokens", str(plan.num_blocks * block_size)),
