@@ -75,6 +75,8 @@ class TritonPages:
     ) -> torch.Tensor:
         head_size, group = max(query.shape[2], value_pages.shape[3]), query.shape[1] // key_pages.shape[2]
         if not has_tiles(self.chip.family, cache_kind(key_pages.dtype), head_size, group):
+            if StepTables in batch.plans:
+                raise ValueError(f"there are no tiles for heads of {head_size} in groups of {group}")
             return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
         return paged_attention_triton(
             query, key_pages, value_pages, batch, self.chip, scale=scale, window=window, softcap=softcap, sinks=sinks

@@ -33,6 +33,7 @@ class Given:
     openvino: tuple[Path, Path] | None  # its Python, the exported model
     llama: tuple[Path, Path] | None  # llama-server, a GGUF in bfloat16
     steps_a_round: int
+    flags: tuple[str, ...]  # of our server
 
 
 def _report(bench: Bench, subject: Subject, traces: Sequence[Trace]) -> RunFigures:
@@ -50,7 +51,7 @@ def mixed_load(bench: Bench, given: Given) -> list[Row]:
     over_openvino, over_static = [], []
     sizes: Sequence[int] = [size for size in STATIC_BATCH_SIZES if size <= bench.num_requests] or [bench.num_requests]
     with ExitStack() as stack:
-        ours = stack.enter_context(pagefleet(bench.model_uri, bench.dtype, bench.num_threads))
+        ours = stack.enter_context(pagefleet(bench.model_uri, bench.dtype, bench.num_threads, *given.flags))
         subjects: list[Subject] = [ours]
         if given.openvino is not None:
             subjects.append(stack.enter_context(openvino(*given.openvino, bench.num_threads)))
@@ -78,7 +79,7 @@ def one_stream(bench: Bench, given: Given) -> list[Row]:
     ratios = []
     with ExitStack() as stack:
         subjects: list[Subject] = [
-            stack.enter_context(pagefleet(bench.model_uri, bench.dtype, bench.num_threads)),
+            stack.enter_context(pagefleet(bench.model_uri, bench.dtype, bench.num_threads, *given.flags)),
             stack.enter_context(llama_cpp(*given.llama, bench.num_threads)),
         ]
         for subject in subjects:
@@ -149,6 +150,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=32, help="concurrent requests of the mixed load")
     parser.add_argument("--steps", type=int, default=20, help="decode steps of each size and path in a round")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of every engine measured")
+    parser.add_argument("--flags", default="", help="more flags of our server, as one argument: --flags='--x 1'")
     parser.add_argument("--only", choices=tuple(ROWS), nargs="+", default=tuple(ROWS), help="rows to run")
     parser.add_argument("--output", type=Path, default=Path("build/bench/peers.json"))
     options = parser.parse_args()
@@ -156,6 +158,7 @@ def main() -> int:
         _pair(options.openvino, options.openvino_model, "--openvino and --openvino-model"),
         _pair(options.llama_server, options.llama_model, "--llama-server and --llama-model"),
         options.steps,
+        tuple(options.flags.split()),
     )
     said: list[str] = []
 

@@ -68,8 +68,10 @@ def resident_mib(pid: int) -> float:
 
 
 @contextmanager
-def pagefleet(model_uri: str, dtype: str, num_threads: int) -> Iterator[PagefleetSubject]:
-    with bench_server(model_uri, num_threads, "--model-dtype", dtype, "--kv-cache-budget-memory", "1Gi") as server:
+def pagefleet(model_uri: str, dtype: str, num_threads: int, *flags: str) -> Iterator[PagefleetSubject]:
+    with bench_server(
+        model_uri, num_threads, "--model-dtype", dtype, "--kv-cache-budget-memory", "1Gi", *flags
+    ) as server:
         endpoint = replace(server.endpoint, each_token=False)
         yield PagefleetSubject("pagefleet", server.pid, endpoint, server.state()["info"]["modelDirectory"])
 

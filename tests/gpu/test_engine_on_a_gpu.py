@@ -2,7 +2,6 @@
 PyTorch, with decode steps replayed from recorded graphs."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from pagefleet_runtime.model_executor.cuda_graphs import CudaGraphs
 from pagefleet_runtime.models.loading import LoadedModel, load_model
 from pagefleet_runtime.scheduler import Scheduler
 from tests.runtime.builders import HASH_KEY, some_request, some_settings, step_limit
-from tests.runtime.tiny_models import tiny_config, tiny_llama_directory
+from tests.runtime.tiny_models import random_model, tiny_config, tiny_llama_directory
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,12 +55,7 @@ def serve(loaded: LoadedModel) -> dict[str, list[int]]:
 def model_directory(family: str, folder: Path) -> Path:
     if family == "llama":
         return tiny_llama_directory(folder)
-    torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(tiny_config(family))  # type: ignore[no-untyped-call]
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            torch.nn.init.normal_(parameter, std=2 / parameter.shape[1] ** 0.5)
-    model.save_pretrained(folder)
+    random_model(tiny_config(family)).save_pretrained(folder)
     return folder
 
 

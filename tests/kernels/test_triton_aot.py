@@ -43,16 +43,18 @@ def test_every_shipped_kernel_compiles_within_its_limits(family: Family, cache_f
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_configuration_of_the_table_is_built(family: Family) -> None:
+def test_every_configuration_of_the_table_is_built_in_splits_and_whole(family: Family) -> None:
     used = {
         (build.launch.arguments["KIND"], build.launch.arguments["ROWS"], build.launch.arguments["KEYS"],
-         build.launch.arguments["HEAD_PADDED"], build.launch.options["num_warps"], build.launch.options["num_stages"])
+         build.launch.arguments["HEAD_PADDED"], build.launch.options["num_warps"], build.launch.options["num_stages"],
+         build.launch.arguments["log_sums"] is not None)
         for build in shipped_builds(family)
         if build.name.startswith("attention")
     }  # fmt: skip
     shipped = {
-        (kind, config.rows, config.keys, size, config.num_warps, config.num_stages)
+        (kind, config.rows, config.keys, size, config.num_warps, config.num_stages, in_splits)
         for (kind, _, size), config in shipped_configs(family).items()
+        for in_splits in (True, False)
     }
     assert used == shipped
 

@@ -3,6 +3,11 @@
 import pytest
 import torch
 
+from pagefleet_kernels.paged_attention import AttentionBatch, paged_attention
+from pagefleet_kernels.paged_attention.configs import Chip
+from pagefleet_kernels.pages import PLAIN_PAGES, PageKernels
+from pagefleet_kernels.triton_pages import TritonPages
+from tests.kernels.attention_cases import AttentionCase, make_inputs
 from tests.kernels.interpreter import Interpreter
 from tests.kernels.tolerances import CODES
 from tests.kernels.triton_checks import WriteCheck, moved_pages, pages_after_copies, written, wrong_codes_of_every_half
@@ -61,3 +66,18 @@ def test_gathered_pages_come_back_to_the_bit(interpreter: Interpreter, pages: tu
     assert torch.equal(moved.restored[index], moved.buffer[index])
     others = [page for page in range(len(moved.buffer)) if page not in pages]
     assert not moved.restored[others].any()
+
+
+def test_heads_that_no_tile_holds_are_plain_pytorchs_but_not_in_a_recorded_step() -> None:
+    inputs = make_inputs(AttentionCase(((1, 5), (3, 9)), size=264))
+    pages = TritonPages(Chip("sm_90", 1))
+
+    def attend(kernels: PageKernels, batch: AttentionBatch) -> torch.Tensor:
+        return paged_attention(
+            inputs.query, inputs.key_pages, inputs.value_pages, batch, scale=inputs.scale, kernels=kernels
+        )
+
+    assert torch.equal(attend(pages, inputs.batch), attend(PLAIN_PAGES, inputs.batch))
+    decodes = pages.decodes(inputs.batch.num_tokens, 2, inputs.batch.block_size, torch.device("cpu"))
+    with pytest.raises(ValueError, match="no tiles for heads of 264 in groups of 3"):
+        attend(pages, decodes.batch)

@@ -4,9 +4,8 @@ from collections.abc import Generator
 
 import pytest
 
-from pagefleet_runtime.errors import ModelRefused
 from tests.kernels.interpreter import Interpreter
-from tests.runtime.triton_engine import padded_step, prove_family, prove_recorded_buckets, serve
+from tests.runtime.triton_engine import Recorded, padded_step, prove_family, record, serve
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,18 @@ def test_a_family_passes_the_gate(interpreter: Interpreter, family: str) -> None
     interpreter.run(prove_family, family)
 
 
-def test_buckets_that_replay_something_else_are_refused(interpreter: Interpreter) -> None:
-    interpreter.run(prove_recorded_buckets, False)
-    with pytest.raises(ModelRefused, match="refused the weights"):
-        interpreter.run(prove_recorded_buckets, True)
+def test_decodes_are_recorded_and_it_is_said(interpreter: Interpreter) -> None:
+    recorded = interpreter.run(record, "none")
+
+    assert recorded == Recorded(("CUDA graphs for decodes of up to 4 rows",), (), is_bucketed=True)
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("stale", "refused the weights"), ("waits", "not permitted")])
+def test_decodes_that_cannot_be_recorded_stay_as_they_are_and_the_cost_is_said(
+    interpreter: Interpreter, fault: str, reason: str
+) -> None:
+    recorded = interpreter.run(record, fault)
+
+    assert not recorded.is_bucketed and recorded.description == ()
+    (note,) = recorded.notes
+    assert note.startswith("decode steps run without CUDA graphs") and reason in note

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, LlamaConfig, LlamaForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaConfig
 
 from pagefleet_kernels.choice import PLAIN, Kernels
 from pagefleet_runtime.grammar import GrammarCompiler
@@ -119,14 +119,19 @@ def tiny_llama_directory(path: Path, seed: int = 0, vocab_size: int | None = Non
         }
         | changes
     )
+    random_model(config, seed).save_pretrained(path)
+    return path
+
+
+def random_model(config: Any, seed: int = 0) -> Any:
+    """Return a model in fp32 with weights at which greedy ids vary."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 torch.nn.init.normal_(parameter, std=2 / parameter.shape[1] ** 0.5)
-    model.save_pretrained(path)
-    return path
+    return model.eval()
 
 
 def tiny_model(directory: Path, dtype: torch.dtype = torch.float32) -> Any:
@@ -156,5 +161,6 @@ def tiny_executor(
     paged = PagedModel(model)
     step_model: StepModel = paged
     if kernels.pages.decodes is not None:
-        step_model = BucketedModel(paged, cache, 5, num_blocks * block_size, lambda forward: forward)
+        longest = min(num_blocks * block_size, model.config.max_position_embeddings)
+        step_model = BucketedModel(paged, cache, 5, longest, lambda forward: forward)
     return ModelExecutor(step_model, cache, GrammarStates(compiler, vocab_size))

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from pagefleet_kernels.choice import Kernels
 from pagefleet_kernels.paged_attention.configs import Chip
 from pagefleet_kernels.triton_pages import TritonPages
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
-from pagefleet_runtime.model_executor.bucketed_model import BucketedModel
+from pagefleet_runtime.model_executor.bucketed_model import BucketedModel, Forward
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.packing import pack
 from pagefleet_runtime.model_executor.paged_model import PagedModel
-from pagefleet_runtime.models.decode_graphs import prove_buckets
+from pagefleet_runtime.models.decode_graphs import record_decodes
 from pagefleet_runtime.models.gate import prove_structure
 from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.plan import Row
@@ -25,7 +24,7 @@ from pagefleet_runtime.request import SequenceKey
 from pagefleet_runtime.scheduler import Scheduler
 from tests.kernels.triton_checks import fresh_memory_is_nan
 from tests.runtime.builders import HASH_KEY, some_request, some_settings, step_limit
-from tests.runtime.tiny_models import tiny_config, tiny_executor, tiny_model
+from tests.runtime.tiny_models import random_model, tiny_config, tiny_executor, tiny_model
 from tests.runtime.tiny_tokenizer import EOS_ID
 
 KERNELS = Kernels(TritonPages(Chip("sm_90", 132)))
@@ -46,7 +45,7 @@ def serve(family: str) -> Served:
     """Serve requests that begin alike, come one after the other and end at different times."""
     with tempfile.TemporaryDirectory() as folder, fresh_memory_is_nan():
         directory = Path(folder)
-        _random_model(family).save_pretrained(directory)
+        _model(family).save_pretrained(directory)
         oracle = tiny_model(directory)
         shared = tuple((7 * i) % 120 + 3 for i in range(37))
         waiting = [
@@ -77,17 +76,10 @@ def serve(family: str) -> Served:
         return Served(tokens, expected, frozenset(decode_rows), copies)
 
 
-def _random_model(family: str) -> Any:
-    """Return two layers of the family, one of each kind, with weights at which greedy ids vary."""
+def _model(family: str) -> Any:
+    """Return two layers of the family, one of each kind."""
     kinds = {"layer_types": ["sliding_attention", "full_attention"]} if family == "gemma2" else {}
-    torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-        tiny_config(family, num_hidden_layers=2, **kinds), dtype=torch.float32
-    )
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            torch.nn.init.normal_(parameter, std=2 / parameter.shape[1] ** 0.5)
-    return model.eval()
+    return random_model(tiny_config(family, num_hidden_layers=2, **kinds))
 
 
 def _generated(oracle: Any, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -138,7 +130,7 @@ def _row(index: int, ids: Any, start: int, table: tuple[int, ...]) -> Row:
 
 def _model_and_cache() -> tuple[PagedModel, KVCache]:
     register_attention()
-    model = _random_model("llama")
+    model = _model("llama")
     layers = observe_layers(model)
     model.set_attn_implementation(ATTENTION_NAME)
     cache = KVCache(layers, 16, BLOCK_SIZE, torch.float32, kernels=KERNELS)
@@ -165,12 +157,23 @@ def prove_family(family: str) -> None:
     prove_structure(tiny_config(family), kernels=KERNELS)
 
 
-def prove_recorded_buckets(fault: bool) -> None:
-    """Prove buckets of recorded steps, of which a fault lets every replay give the result of the first."""
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    description: tuple[str, ...]
+    notes: tuple[str, ...]
+    is_bucketed: bool
+
+
+def record(fault: str) -> Recorded:
+    """Record the decodes of a model: faultless; with replays that give the first result again; or not at all."""
     model, cache = _model_and_cache()
 
-    def record(forward: Any) -> Any:
+    def recorded(forward: Forward) -> Forward:
+        if fault == "waits":
+            raise RuntimeError("operation not permitted when stream is capturing")
         first = forward()
-        return (lambda: first) if fault else forward
+        return forward if fault == "none" else lambda: first
 
-    prove_buckets(BucketedModel(model, cache, 4, 40, record), model, cache)
+    graphs = record_decodes(model, cache, 4, 40, recorded)
+    assert (graphs.model is model) != isinstance(graphs.model, BucketedModel)
+    return Recorded(graphs.description, graphs.notes, graphs.model is not model)

@@ -36,22 +36,26 @@ class Build:
 
 
 def shipped_builds(family: Family) -> list[Build]:
-    """Return the builds of a family: each attention configuration as it is commonest, those of half precision also
-    with all features at once, and the kernels that move data."""
+    """Return the builds of a family: each attention configuration with its keys in splits and whole (a decode of few
+    rows and one that fills the chip, a chunk behind a long context and a prompt), those of half precision also with
+    all features at once, and the kernels that move data."""
     builds = []
     for kind, phase, size in shipped_configs(family):
         name = f"attention-{kind}-{phase}-{size}"
         units = _matrix_units(family, kind, phase)
-        builds.append(Build(name, family, _attention(family, kind, phase, size, features=False), units))
+        # Decode is commonest in splits, prefill without.
+        rarer = "whole" if phase == "decode" else "split"
+        builds.append(Build(name, family, _attention(family, kind, phase, size, phase == "decode"), units))
+        builds.append(Build(f"{name}-{rarer}", family, _attention(family, kind, phase, size, phase != "decode"), units))
         if kind == "half":
-            launch = _attention(family, kind, phase, size, features=True)
+            launch = _attention(family, kind, phase, size, in_splits=True, features=True)
             builds.append(Build(f"{name}-features", family, launch, units))
     for phase in get_args(Phase):
         # A size that is no power of two: a fifth of each tile is padding, and copies must stay whole.
-        launch = _attention(family, "half", phase, 80, features=False)
+        launch = _attention(family, "half", phase, 80, phase == "decode")
         builds.append(Build(f"attention-half-{phase}-80", family, launch, _matrix_units(family, "half", phase)))
     builds += [Build(f"merge-{size}", family, _merge(family, size), "none") for size in (64, 128, 256)]
-    builds += [Build(f"kv-write-{kind}", family, _write(kind), "none") for kind in ("half", "int8", "fp8")]
+    builds += [Build(f"kv-write-{kind}", family, _write(kind), "none") for kind in get_args(CacheKind)]
     builds += [Build(name, family, launch, "none") for name, launch in _copies().items()]
     return builds
 
@@ -62,7 +66,9 @@ def _matrix_units(family: Family, kind: CacheKind, phase: Phase) -> MatrixUnits:
     return "newest" if phase == "prefill" else "any"
 
 
-def _attention(family: Family, kind: CacheKind, phase: Phase, size: int, features: bool) -> Launch:
+def _attention(
+    family: Family, kind: CacheKind, phase: Phase, size: int, in_splits: bool, features: bool = False
+) -> Launch:
     batch = AttentionBatch(
         rows=(BatchRow(1 if phase == "decode" else 128, start_position=2048, block_table=tuple(range(136))),),
         block_size=_BLOCK_SIZE,
@@ -71,16 +77,14 @@ def _attention(family: Family, kind: CacheKind, phase: Phase, size: int, feature
     # A step's number of tokens is rarely a multiple of anything.
     query = _tensor(batch.num_tokens, _GROUP * _KV_HEADS, size, dtype=_query_dtype(kind))
     pages, scales = _cache(kind, size)
-    # Decode is commonest in splits, prefill without.
-    split = features or phase == "decode"
-    output = torch.empty((2, *query.shape) if split else query.shape, device=_META)
+    output = torch.empty((2, *query.shape) if in_splits else query.shape, device=_META)
     return attention_launch(
-        output if split else output.to(query.dtype),
-        _tensor(*output.shape[:-1], dtype=torch.float32) if split else None,
+        output if in_splits else output.to(query.dtype),
+        _tensor(*output.shape[:-1], dtype=torch.float32) if in_splits else None,
         query,
         *pages,
         plan,
-        2 if split else 1,
+        2 if in_splits else 1,
         scale=0.1,
         window=1024 if features else None,
         softcap=50.0 if features else None,
@@ -114,7 +118,7 @@ def _merge(family: Family, size: int) -> Launch:
 
 
 def _write(kind: CacheKind) -> Launch:
-    new = _tensor(33, 3 * _KV_HEADS, 128, dtype=torch.bfloat16)
+    new = _tensor(33, 3 * _KV_HEADS, 128, dtype=_query_dtype(kind))
     pages, scales = _cache(kind, 128)
     slots = _tensor(33, dtype=torch.int64)
     return kv_write_launch(new[:, :_KV_HEADS], new[:, _KV_HEADS : 2 * _KV_HEADS], *pages, slots, scales)

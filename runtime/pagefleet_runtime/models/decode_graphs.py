@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from pagefleet_runtime.errors import ModelRefused
-from pagefleet_runtime.model_executor.bucketed_model import BucketedModel
+from pagefleet_runtime.model_executor.bucketed_model import BucketedModel, Record
 from pagefleet_runtime.model_executor.cuda_graphs import CudaGraphs
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.packing import pack
@@ -40,15 +40,21 @@ def with_decode_graphs(
     if num_ranks > 1:
         return DecodeGraphs(model, notes=(f"{_COST}: they aren't recorded where several processes compute one model",))
     most_rows = min(max_rows, cache.num_blocks, _MOST_ROWS)
+    return record_decodes(model, cache, most_rows, max_length, CudaGraphs(cache.device).record)
+
+
+def record_decodes(model: PagedModel, cache: KVCache, max_rows: int, max_length: int, record: Record) -> DecodeGraphs:
+    """Record the model's decode steps and prove them. Where a forward does what can't be recorded, where memory ends or
+    where a replay gives something else, the model stays as it is."""
     try:
-        bucketed = BucketedModel(model, cache, most_rows, max_length, CudaGraphs(cache.device).record)
-        prove_buckets(bucketed, model, cache)
-    except (RuntimeError, ModelRefused) as error:
+        bucketed = BucketedModel(model, cache, max_rows, max_length, record)
+        _prove_buckets(bucketed, model, cache)
+    except (RuntimeError, ValueError, ModelRefused) as error:
         return DecodeGraphs(model, notes=(f"{_COST}: {error}",))
-    return DecodeGraphs(bucketed, (f"CUDA graphs for decodes of up to {most_rows} rows",))
+    return DecodeGraphs(bucketed, (f"CUDA graphs for decodes of up to {max_rows} rows",))
 
 
-def prove_buckets(bucketed: BucketedModel, model: PagedModel, cache: KVCache) -> None:
+def _prove_buckets(bucketed: BucketedModel, model: PagedModel, cache: KVCache) -> None:
     """Raise ModelRefused unless a padded step gives what the same step gives by itself."""
     cache.buffer[:1].zero_()
     rows = [
