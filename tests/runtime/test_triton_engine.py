@@ -34,7 +34,7 @@ def test_a_padded_step_gives_the_same_logits_and_writes_its_own_slots_alone(
     assert padded.changed == padded.expected
 
 
-@pytest.mark.parametrize("family", ["gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["gpt_oss", pytest.param("deepseek_v3", marks=pytest.mark.long)])
 def test_a_family_passes_the_gate(interpreter: Interpreter, family: str) -> None:
     interpreter.run(prove_family, family)
 
