@@ -244,6 +244,8 @@ def test_a_fixed_memory_budget_is_that_of_all_ranks() -> None:
     sizes = LoadedSizes(ModelShape((LayerShape(1, 16, 16),)), "float32", 0, 0, 2**30, "a test", 512, num_ranks=2)
     config = EngineConfig.model_validate({"model": {"uri": "m"}, "kvCache": {"budget": {"memory": "1Mi"}}})
     assert plan_memory(config, sizes).num_blocks == 2**20 // (2 * 16 * 2 * 16 * 4)
+    few = EngineConfig.model_validate({"model": {"uri": "m"}, "kvCache": {"budget": {"blocks": 4}}})
+    assert "4 blocks of 16 tokens (16 KiB); 128 KiB would hold 512" in plan_memory(few, sizes).notes[0]
 
 
 def test_the_rank_with_least_room_decides_the_blocks() -> None:

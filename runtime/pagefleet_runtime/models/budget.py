@@ -67,10 +67,11 @@ def plan_memory(config: EngineConfig, sizes: LoadedSizes) -> MemoryPlan:
     _check_it_fits(sizes, num_blocks, block_bytes)
     held = num_blocks * block_size
     if held < wanted_length:
+        all_bytes = block_bytes * sizes.num_ranks
         notes.append(
             f"the longest request is {held} tokens, not {wanted_length}: the KV budget holds {num_blocks} blocks of "
-            f"{block_size} tokens ({describe_bytes(num_blocks * block_bytes)}); "
-            f"{describe_bytes(blocks_for(wanted_length, block_size) * block_bytes)} would hold {wanted_length}"
+            f"{block_size} tokens ({describe_bytes(num_blocks * all_bytes)}); "
+            f"{describe_bytes(blocks_for(wanted_length, block_size) * all_bytes)} would hold {wanted_length}"
         )
     return MemoryPlan(num_blocks, block_bytes, min(held, wanted_length), tuple(notes))
 
