@@ -1,6 +1,7 @@
 """Recording a forward as a CUDA graph (on ROCm a HIP graph, which torch shows by the same name)."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 # mypy: disable-error-code="no-untyped-call"
@@ -29,8 +30,12 @@ class CudaGraphs:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = forward()
-            finally:
-                graph.capture_end()
+            except Exception:
+                # The recording must end, which fails as well; what the forward raised says more.
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
 
         def replay() -> Result:
             graph.replay()
