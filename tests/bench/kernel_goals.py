@@ -43,6 +43,7 @@ GOALS = (
     Goal("linear-float32", "float32 prepacked linear / F.linear", 1.4, 2.5),
     Goal("linear-bfloat16", "bfloat16 prepacked linear / F.linear float32", 2.2, 4.0),
     Goal("linear-int8", "int8 linear of up to 4 rows / F.linear float32", 5.0, 10.0),
+    Goal("linear-int8-bfloat16", "int8 linear of 32 and 512 rows / bfloat16 prepacked", 1.4, 1.8),
 )
 
 

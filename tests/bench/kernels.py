@@ -10,6 +10,7 @@ import torch
 
 from pagefleet_kernels.cpu import CpuLibrary, load_library
 from tests.bench.attention_rows import decode, mixed, order, prefill
+from tests.bench.int8_linear_rows import int8_linears
 from tests.bench.kernel_bench import Bench, Findings, Measurement
 from tests.bench.kernel_goals import CannotMeasure, Result, results_of, table
 from tests.bench.linear_rows import prepacked
@@ -30,6 +31,7 @@ MEASUREMENTS = (
     Measurement("swap", ("swap",), swap),
     Measurement("write", ("write",), write),
     Measurement("linears", ("linear-float32", "linear-bfloat16"), prepacked),
+    Measurement("int8-linears", ("linear-int8", "linear-int8-bfloat16"), int8_linears),
 )
 
 
