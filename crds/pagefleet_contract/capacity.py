@@ -7,6 +7,11 @@ from dataclasses import dataclass, replace
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 QUANTISED_BYTES = {"int8": 1}
+_KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1}
+# int8 comes with a float32 for each key and each value of a token; a layer's part of a block then ends at a multiple
+# of this, so that scales lie where their type wants them.
+SCALE_BYTES = 4
+_ALIGNMENT_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,10 @@ class LayerShape:
     @property
     def values_per_token(self) -> int:
         return self.num_kv_heads * (self.key_size + self.value_size)
+
+    @property
+    def scales_per_token(self) -> int:
+        return 2 * self.num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +54,9 @@ class ModelShape:
 
 def dtype_bytes(dtype: str) -> int:
     """Return the bytes of one value. Raises ValueError for a dtype that no cache stores."""
-    if dtype not in DTYPE_BYTES:
-        raise ValueError(f"dtype is {dtype!r}; a KV cache stores {', '.join(DTYPE_BYTES)}")
-    return DTYPE_BYTES[dtype]
+    if dtype not in _KV_DTYPE_BYTES:
+        raise ValueError(f"dtype is {dtype!r}; a KV cache stores {', '.join(_KV_DTYPE_BYTES)}")
+    return _KV_DTYPE_BYTES[dtype]
 
 
 def weight_bytes(dtype: str, quantization: str) -> int:
@@ -56,11 +65,23 @@ def weight_bytes(dtype: str, quantization: str) -> int:
 
 
 def bytes_per_token(shape: ModelShape, dtype: str) -> int:
-    return sum(layer.values_per_token for layer in shape.layers) * dtype_bytes(dtype)
+    """Return what a token takes, its scales included."""
+    return sum(_bytes_of_tokens(layer, dtype, 1) for layer in shape.layers)
 
 
 def bytes_per_block(shape: ModelShape, dtype: str, block_size: int) -> int:
-    return bytes_per_token(shape, dtype) * block_size
+    return sum(layer_bytes(layer, dtype, block_size) for layer in shape.layers)
+
+
+def layer_bytes(layer: LayerShape, dtype: str, block_size: int) -> int:
+    """Return a layer's part of a block: its keys, its values, and where the dtype has scales these at the very end."""
+    stored = _bytes_of_tokens(layer, dtype, block_size)
+    return -(-stored // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES if dtype == "int8" else stored
+
+
+def _bytes_of_tokens(layer: LayerShape, dtype: str, num_tokens: int) -> int:
+    scales = SCALE_BYTES * layer.scales_per_token if dtype == "int8" else 0
+    return num_tokens * (layer.values_per_token * dtype_bytes(dtype) + scales)
 
 
 def blocks_in(budget_bytes: int, block_bytes: int) -> int:

@@ -130,9 +130,6 @@ class Swap(Section, WithRules):
 class KVCache(KVCacheSettings):
     """The paged KV cache of each replica."""
 
-    dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8", "int8"] = "auto"  # type: ignore[assignment]
-    """Type of the stored keys and values; auto is the model's dtype."""
-
     prefix_sharing: PrefixSharing = PrefixSharing()
 
     swap: Swap = Swap()  # type: ignore[assignment]

@@ -87,10 +87,6 @@ def num_ranks(spec: InferenceServiceSpec) -> int:
 
 def _kv_cache(spec: InferenceServiceSpec, notes: list[str]) -> KVCacheSettings:
     asked = spec.kv_cache
-    dtype = asked.dtype
-    if dtype in ("fp8", "int8"):
-        notes.append(f"kvCache.dtype is {dtype}; this version stores keys and values in the model's dtype")
-        dtype = "auto"
     mode = asked.swap.mode
     if mode in ("Host", "Auto"):
         notes.append(f"kvCache.swap.mode is {mode}; this version doesn't copy to the host, Recompute is in force")
@@ -101,7 +97,7 @@ def _kv_cache(spec: InferenceServiceSpec, notes: list[str]) -> KVCacheSettings:
         {
             "block_size": asked.block_size,
             "budget": Budget.model_validate(asked.budget.model_dump()),
-            "dtype": dtype,
+            "dtype": asked.dtype,
             "prefix_sharing": asked.prefix_sharing,
             "swap": Swap.model_validate({"mode": mode}),
             "watermark_percent": asked.watermark_percent,

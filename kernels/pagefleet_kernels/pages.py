@@ -17,6 +17,7 @@ from pagefleet_kernels.page_copy.reference import page_copy_reference
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu, supports
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
+from pagefleet_kernels.quantised_kv import CacheScales
 
 
 class Writer(Protocol):
@@ -49,7 +50,9 @@ class PageKernels(Protocol):
     @property
     def name(self) -> str: ...
 
-    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer: ...
+    def writer(
+        self, key_pages: torch.Tensor, value_pages: torch.Tensor, scales: CacheScales | None = None
+    ) -> Writer: ...
 
     def attend(
         self,
@@ -62,6 +65,7 @@ class PageKernels(Protocol):
         window: int | None,
         softcap: float | None,
         sinks: torch.Tensor | None,
+        scales: CacheScales | None,
     ) -> torch.Tensor: ...
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None: ...
@@ -76,12 +80,13 @@ class PageKernels(Protocol):
 class PlainWriter:
     key_pages: torch.Tensor
     value_pages: torch.Tensor
+    scales: CacheScales | None
 
     def write(
         self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, rotation: Rotation | None = None
     ) -> None:
         assert rotation is None, "fused layers need the C++ kernels"
-        kv_write(key, value, self.key_pages, self.value_pages, slots)
+        kv_write(key, value, self.key_pages, self.value_pages, slots, scales=self.scales)
 
 
 class PlainPages:
@@ -90,8 +95,8 @@ class PlainPages:
     name = "plain PyTorch"
     decodes = None
 
-    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer:
-        return PlainWriter(key_pages, value_pages)
+    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor, scales: CacheScales | None = None) -> Writer:
+        return PlainWriter(key_pages, value_pages, scales)
 
     def attend(
         self,
@@ -104,8 +109,9 @@ class PlainPages:
         window: int | None,
         softcap: float | None,
         sinks: torch.Tensor | None,
+        scales: CacheScales | None,
     ) -> torch.Tensor:
-        return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
+        return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
         page_copy_reference(buffer, copies)
@@ -125,8 +131,8 @@ class CppPages:
     def name(self) -> str:
         return f"C++ for {self.library.target}"
 
-    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer:
-        return PageWriter(self.library, key_pages, value_pages)
+    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor, scales: CacheScales | None = None) -> Writer:
+        return PageWriter(self.library, key_pages, value_pages, scales)
 
     def attend(
         self,
@@ -139,12 +145,14 @@ class CppPages:
         window: int | None,
         softcap: float | None,
         sinks: torch.Tensor | None,
+        scales: CacheScales | None,
     ) -> torch.Tensor:
         if not supports(query, key_pages, value_pages):
-            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
+            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
         return paged_attention_cpu(
-            self.library, query, key_pages, value_pages, batch, scale=scale, window=window, softcap=softcap, sinks=sinks
-        )
+            self.library, query, key_pages, value_pages, batch,
+            scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
+        )  # fmt: skip
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
         page_copy_cpu(self.library, buffer, copies)

@@ -18,12 +18,14 @@ from pagefleet_kernels.paged_attention.gathered import gathered_attention
 from pagefleet_kernels.paged_attention.gpu import cache_kind, chip_of, paged_attention_triton
 from pagefleet_kernels.paged_attention.tiles import StepTables, TableSizes, cut_tiles
 from pagefleet_kernels.pages import Writer
+from pagefleet_kernels.quantised_kv import CacheScales
 
 
 @dataclass(frozen=True, slots=True)
 class TritonWriter:
     key_pages: torch.Tensor
     value_pages: torch.Tensor
+    scales: CacheScales | None
 
     def write(
         self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor, rotation: Rotation | None = None
@@ -31,7 +33,7 @@ class TritonWriter:
         """Tokens of slot -1 are written nowhere."""
         assert rotation is None, "fused layers need the C++ kernels"
         check_kv_write(key, value, self.key_pages, self.value_pages, slots)
-        kv_write_triton(key, value, self.key_pages, self.value_pages, slots)
+        kv_write_triton(key, value, self.key_pages, self.value_pages, slots, self.scales)
 
 
 class TritonDecodes:
@@ -58,8 +60,8 @@ class TritonPages:
     def name(self) -> str:
         return f"Triton for {self.chip.family}"
 
-    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer:
-        return TritonWriter(key_pages, value_pages)
+    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor, scales: CacheScales | None = None) -> Writer:
+        return TritonWriter(key_pages, value_pages, scales)
 
     def attend(
         self,
@@ -72,15 +74,17 @@ class TritonPages:
         window: int | None,
         softcap: float | None,
         sinks: torch.Tensor | None,
+        scales: CacheScales | None,
     ) -> torch.Tensor:
         head_size, group = max(query.shape[2], value_pages.shape[3]), query.shape[1] // key_pages.shape[2]
         if not has_tiles(self.chip.family, cache_kind(key_pages.dtype), head_size, group):
             if StepTables in batch.plans:
                 raise ValueError(f"there are no tiles for heads of {head_size} in groups of {group}")
-            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
+            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
         return paged_attention_triton(
-            query, key_pages, value_pages, batch, self.chip, scale=scale, window=window, softcap=softcap, sinks=sinks
-        )
+            query, key_pages, value_pages, batch, self.chip,
+            scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
+        )  # fmt: skip
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
         page_copy_triton(buffer, copies)

@@ -16,6 +16,7 @@ from tests.bench.kernel_goals import CannotMeasure, Result, results_of, table
 from tests.bench.linear_rows import prepacked
 from tests.bench.numba_rows import numba_decode
 from tests.bench.page_rows import swap, write
+from tests.bench.quantised_rows import int8_decode
 
 # A new row is a line here; its goal stands in kernel_goals.py. What no line measures is reported as not met.
 MEASUREMENTS = (
@@ -27,6 +28,7 @@ MEASUREMENTS = (
     Measurement("mixed", ("mixed",), mixed),
     Measurement("order", ("order",), order),
     Measurement("numba", ("numba",), numba_decode),
+    Measurement("int8-kv", ("int8-kv",), int8_decode),
     Measurement("prefill", ("prefill",), prefill),
     Measurement("swap", ("swap",), swap),
     Measurement("write", ("write",), write),

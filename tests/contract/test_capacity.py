@@ -30,11 +30,22 @@ LLAMA_70B = ModelShape.uniform(num_layers=80, num_kv_heads=8, head_size=128)
         (ModelShape.uniform(18, 1, 256), "float16", 18_432),  # Gemma 3 270M
         (ModelShape.uniform(2, 4, 192, value_size=128), "bfloat16", 2 * 4 * 320 * 2),
         (ModelShape((LayerShape(1, 8, 8), LayerShape(2, 16, 4))), "float32", (16 + 40) * 4),
+        (ModelShape.uniform(30, 3, 64), "fp8", 11_520),
+        # A code for each number, and a float32 for each of 3 keys and 3 values.
+        (ModelShape.uniform(30, 3, 64), "int8", 30 * (3 * 128 + 6 * 4)),
+        (LLAMA_70B, "int8", 163_840 + 80 * 16 * 4),
     ],
 )
 def test_bytes_of_a_token_are_what_is_stored(shape: ModelShape, dtype: str, expected: int) -> None:
     assert bytes_per_token(shape, dtype) == expected
     assert bytes_per_block(shape, dtype, 16) == 16 * expected
+
+
+def test_scales_lie_where_their_type_wants_them_in_blocks_of_any_size() -> None:
+    odd = ModelShape((LayerShape(1, 10, 7), LayerShape(3, 6, 6)))
+
+    assert bytes_per_block(odd, "int8", 1) == 32 + 64  # of 17 + 8 and 36 + 24
+    assert bytes_per_block(odd, "int8", 4) == 112 + 240  # of 4 · 25 and 4 · 60
 
 
 def test_256_users_of_4096_tokens_take_what_the_design_says() -> None:

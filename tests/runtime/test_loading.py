@@ -113,6 +113,26 @@ def test_types_of_weights_and_blocks_may_differ(directory: Path) -> None:
     assert (info.dtype, info.kv_dtype, info.bytes_per_block) == ("float32", "bfloat16", 16 * 2 * 2 * 32 * 2)
 
 
+@pytest.mark.parametrize("kernels", ["auto", "plain"])
+@pytest.mark.parametrize(("stored", "bytes_of_a_token"), [("int8", 2 * (2 * 32 + 4 * 4)), ("fp8", 2 * 2 * 32)])
+def test_a_cache_in_eight_bits_passes_the_gate_and_answers(
+    directory: Path, stored: str, bytes_of_a_token: int, kernels: str
+) -> None:
+    loaded = load(
+        directory,
+        model={"uri": str(directory), "kernels": kernels},
+        kv_cache={"dtype": stored, "budget": {"blocks": 9}},
+    )
+
+    info = loaded.info
+    assert (info.dtype, info.kv_dtype, info.bytes_per_block) == ("float32", stored, 16 * bytes_of_a_token)
+    assert f"of {stored}, {bytes_of_a_token} B a token" in dict(info.startup_table)["KV cache"]
+    assert not any("kernels" in note for note in info.notes)
+    key = SequenceKey("a", 0)
+    spec = SampleSpec(key, SamplingParams(max_tokens=1, temperature=0.0), (1, 2, 3), ())
+    assert loaded.executor.execute(StepPlan(0, (), (Row(key, (1, 2, 3), 0, (5,), (spec,)),))).sampled
+
+
 def changed_copy(directory: Path, target: Path, **changes: Any) -> Path:
     """Return a copy of the directory whose config.json says something else."""
     target.mkdir()

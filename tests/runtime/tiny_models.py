@@ -8,6 +8,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaConfig
 
 from pagefleet_kernels.choice import PLAIN, Kernels
+from pagefleet_kernels.quantised_kv import Fp8Scales
 from pagefleet_runtime.grammar import GrammarCompiler
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.bucketed_model import BucketedModel
@@ -144,16 +145,20 @@ def tiny_executor(
     num_blocks: int = 32,
     block_size: int = 4,
     dtype: torch.dtype = torch.float32,
+    *,
+    stored: torch.dtype | None = None,
     kernels: Kernels = PLAIN,
 ) -> ModelExecutor:
-    """Return an executor on the directory's model, its pool filled with NaN. Kernels that have steps of fixed shape
-    run decodes in buckets of up to five rows, which a CPU computes anew where a GPU replays its record."""
+    """Return an executor on the directory's model, its pool filled with NaN. `stored` is the pool's type, if another
+    than the model's. Kernels that have steps of fixed shape run decodes in buckets of up to five rows, which a CPU
+    computes anew where a GPU replays its record."""
     register_attention()
     model = read_weights(directory, dtype)
     layers = observe_layers(model)
     model.set_attn_implementation(ATTENTION_NAME)
     speed_up(model, kernels)
-    cache = KVCache(layers, num_blocks, block_size, dtype, kernels=kernels)
+    fp8_scales = [Fp8Scales(2.0**-5, 2.0**-5)] * len(layers)
+    cache = KVCache(layers, num_blocks, block_size, stored or dtype, kernels=kernels, fp8_scales=fp8_scales)
     cache.fill(float("nan"))
     vocab_size = model.config.vocab_size
     ends = (EOS_ID,)

@@ -2,7 +2,11 @@
 
 import torch
 
+from pagefleet_kernels.quantised_kv import CacheScales
+
 TYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+# What pages may hold beside those: codes of int8, and of e4m3 as uint8.
+PAGE_TYPE_NUMBERS = {**TYPE_NUMBERS, torch.int8: 3, torch.uint8: 4}
 
 
 def check_dense(name: str, tensor: torch.Tensor) -> None:
@@ -28,5 +32,18 @@ def address(name: str, tensor: torch.Tensor) -> int:
 
 def check_type(name: str, tensor: torch.Tensor) -> None:
     """Raise ValueError unless the library knows the tensor's type."""
-    if tensor.dtype not in TYPE_NUMBERS:
-        raise ValueError(f"{name} is {tensor.dtype}; the CPU kernel takes {', '.join(map(str, TYPE_NUMBERS))}")
+    _check_type(name, tensor, TYPE_NUMBERS)
+
+
+def check_page_type(name: str, pages: torch.Tensor, scales: CacheScales | None) -> None:
+    """Raise ValueError unless the library knows what the pages hold, with the scales that belong to it."""
+    _check_type(name, pages, PAGE_TYPE_NUMBERS)
+    if scales is not None:
+        scales.check(pages)
+    elif pages.dtype not in TYPE_NUMBERS:
+        raise ValueError(f"{name} are codes of {pages.dtype}, which mean nothing without scales")
+
+
+def _check_type(name: str, tensor: torch.Tensor, numbers: dict[torch.dtype, int]) -> None:
+    if tensor.dtype not in numbers:
+        raise ValueError(f"{name} is {tensor.dtype}; the CPU kernel takes {', '.join(map(str, numbers))}")

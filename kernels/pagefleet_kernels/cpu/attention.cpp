@@ -61,7 +61,7 @@ static void add_decode_items(const AttentionArguments& a, int row, Work& work) {
 static Work cut(const AttentionArguments& a) {
   Work work;
   work.splits.reset(new SplitRow[a.rows]);
-  const int64_t token_bytes = int64_t(a.kv_heads) * (a.key_size + a.value_size) * (a.kv_type == FLOAT32 ? 4 : 2);
+  const int64_t token_bytes = int64_t(a.kv_heads) * (a.key_size + a.value_size) * bytes_of(a.kv_type);
   for (int row = 0; row < a.rows; ++row)
     if (a.first_token[row + 1] - a.first_token[row] > 1) {
       add_prefill_items(a, row, work);
@@ -79,14 +79,14 @@ template <class Kv>
 static void write_row(const AttentionArguments& a, int row, const float* sums, int stride, const RowState* states) {
   char* out = a.out + a.first_token[row] * a.out_token_stride;
   for (int h = 0; h < a.query_heads; ++h)
-    write_output<Kv>(sums + h * stride, finish(states[h], a.sinks ? a.sinks + h : nullptr), a.query_type,
-                     a.value_size, out + h * a.out_head_stride);
+    write_output<Kv>(sums + h * stride, finish(states[h], a.sinks ? a.sinks + h : nullptr) * a.output_factor,
+                     a.query_type, a.value_size, out + h * a.out_head_stride);
 }
 
 template <class Kv>
 static void run_decode_item(const AttentionArguments& a, const Item& item, const Item* following, Work& work,
                             float* parts) {
-  const int stride = up(a.value_size, 2 * L), states_floats = sizeof(RowState) / sizeof(float);
+  const int stride = sums_stride<Kv>(a), states_floats = sizeof(RowState) / sizeof(float);
   const int64_t row_floats = int64_t(a.query_heads) * stride;
   float* space = thread_space.at_least(decode_space<Kv>(a) + row_floats + a.query_heads * states_floats);
   float* own = space + decode_space<Kv>(a);
@@ -106,10 +106,10 @@ static void run_decode_item(const AttentionArguments& a, const Item& item, const
   write_row<Kv>(a, item.row, own, stride, own_states);
 }
 
-template <class Kv>
+template <class Kv, class Prefill = Kv>
 static void attend(const AttentionArguments& a) {
   Work work = cut(a);
-  const int stride = up(a.value_size, 2 * L);
+  const int stride = sums_stride<Kv>(a);
   float* parts = parts_space.at_least(int64_t(work.num_parts) * a.query_heads * (stride + 2));
   std::atomic<int> taken{0};
   const auto run = [&] {
@@ -121,8 +121,8 @@ static void attend(const AttentionArguments& a) {
       if (item.head < 0)
         run_decode_item<Kv>(a, item, next < count ? &work.items[next] : nullptr, work, parts);
       else
-        prefill_item<Kv>(a, item.row, item.head, item.begin, item.end,
-                         thread_space.at_least(prefill_space<Kv>(a, (item.end - item.begin) * group)));
+        prefill_item<Prefill>(a, item.row, item.head, item.begin, item.end,
+                              thread_space.at_least(prefill_space<Prefill>(a, (item.end - item.begin) * group)));
     }
   };
   if (a.threads == 1 || work.items.size() == 1 || work.kv_bytes < ONE_THREAD_BYTES) return run();
@@ -137,7 +137,15 @@ PAGEFLEET_API void pagefleet_attention(const pagefleet::AttentionArguments* a) {
   if (a->kv_type == FLOAT32) return attend<Float32>(*a);
   if (a->kv_type == FLOAT16) return attend<Float16>(*a);
 #ifdef PAGEFLEET_BF16_DOT
-  if (a->query_type == BFLOAT16) return attend<BFloat16Pairs>(*a);
+  if (a->query_type == BFLOAT16 && a->kv_type == BFLOAT16) return attend<BFloat16Pairs>(*a);
+  if (a->query_type == BFLOAT16 && a->kv_type == FP8) return attend<Fp8Dots, CodesAsPairs<Fp8>>(*a);
+#ifdef PAGEFLEET_BYTE_DOT
+  if (a->query_type == BFLOAT16 && a->kv_type == INT8) return attend<Int8Dots, CodesAsPairs<Int8>>(*a);
 #endif
+#elif defined(PAGEFLEET_BYTE_DOT)
+  if (a->query_type == BFLOAT16 && a->kv_type == INT8) return attend<Int8Dots, Int8>(*a);
+#endif
+  if (a->kv_type == INT8) return attend<Int8>(*a);
+  if (a->kv_type == FP8) return attend<Fp8>(*a);
   attend<BFloat16>(*a);
 }

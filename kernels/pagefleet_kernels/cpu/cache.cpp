@@ -17,14 +17,17 @@ struct WriteArguments {
   const char* sine;
   const float* query_norm;  // [key_size] or null: weights of a norm of each head before the rotation
   const float* key_norm;
+  char* key_scales;  // [blocks, heads, block_size] floats of int8 pages
+  char* value_scales;
   int64_t query_token_stride, query_head_stride;
   int64_t key_token_stride, key_head_stride, value_token_stride, value_head_stride;
   int64_t key_block_stride, key_slot_stride, value_block_stride, value_slot_stride;
+  int64_t key_scale_block_stride, value_scale_block_stride;
   int64_t angle_stride;
   int64_t num_slots;
   int32_t tokens, query_heads, kv_heads, key_size, value_size, rotated, block_size;
   int32_t type, page_type, angle_type, threads;
-  float epsilon;
+  float epsilon, inverse_key_scale, inverse_value_scale;  // the scales are of a layer's fp8 pages
 };
 
 constexpr int MOST_VALUES = 256;  // of a head
@@ -63,18 +66,79 @@ PAGEFLEET_INLINE void convert(const char* from, int type, int count, char* to, i
                load_some(from + i * bytes_of(type), type, count - i));
 }
 
+// --- codes in eight bits: the meaning is in quantised_kv/reference.py ---
+
+PAGEFLEET_INLINE void store_some_codes(char* p, int count, vi codes) {
+  vb narrow = __builtin_convertvector(codes, vb);
+  if (count >= L)
+    *(vb_any*)p = narrow;
+  else
+    memcpy(p, &narrow, count);
+}
+
+// Round to e4m3, to nearest even; what is too large becomes the largest number.
+PAGEFLEET_INLINE vi narrow_e4m3(vf x) {
+  vi bits = (vi)x & 0x7fffffff, sign = (vi)((vu)x >> 24) & 0x80;
+  vf size = (vf)bits > 448.0f ? all(448.0f) : (vf)bits;
+  bits = (vi)size;
+  // Below 2^-6 codes count multiples of 2^-9: adding 2^14 rounds to those and leaves the count in the low bits.
+  vi small = (vi)(size + 16384.0f) - 0x46800000;
+  vi normal = ((bits + 0x7ffff + ((bits >> 20) & 1)) >> 20) - (120 << 3);
+  vi code = bits < (121 << 23) ? small : normal;
+  return (x == x ? code : (vi)all_words(0x7f)) | sign;
+}
+
+// A row's codes and its scale; a number that isn't finite makes the scale not a number.
+static void write_int8(const char* from, int type, int count, char* to, float* scale) {
+  vf most{}, broken{};
+  for (int i = 0; i < count; i += L) {
+    vf x = load_some(from + i * bytes_of(type), type, count - i);
+    most = larger((vf)((vi)x & 0x7fffffff), most);
+    broken += x * 0.0f;
+  }
+  const float largest_size = largest(most), inverse = largest_size > 0 ? 127.0f / largest_size : 0.0f;
+  *scale = largest_size / 127.0f + sum(broken);
+  for (int i = 0; i < count; i += L)
+    store_some_codes(to + i, count - i,
+                     round_to_int(load_some(from + i * bytes_of(type), type, count - i) * inverse));
+}
+
+static void write_fp8(const char* from, int type, int count, char* to, float inverse) {
+  for (int i = 0; i < count; i += L)
+    store_some_codes(to + i, count - i,
+                     narrow_e4m3(load_some(from + i * bytes_of(type), type, count - i) * inverse));
+}
+
+// --- a token ---
+
+// Where a token's keys or values go, with what turns them into codes.
+struct Place {
+  char* row;
+  int size, page_type;
+  char* scales;  // of int8: the block's, at the token's place
+  int scales_head_stride;
+  float inverse;  // of fp8
+
+  void write(int head, const char* from, int type) const {
+    char* to = row + head * size * bytes_of(page_type);
+    if (page_type == INT8) return write_int8(from, type, size, to, (float*)(scales + head * scales_head_stride));
+    if (page_type == FP8) return write_fp8(from, type, size, to, inverse);
+    convert(from, type, size, to, page_type);
+  }
+};
+
 static void write_token(const WriteArguments& a, int64_t token) {
   const int64_t block = a.slots[token] / a.block_size, slot = a.slots[token] % a.block_size;
-  char* keys = a.key_pages + block * a.key_block_stride + slot * a.key_slot_stride;
-  char* values = a.value_pages + block * a.value_block_stride + slot * a.value_slot_stride;
+  const int scale = sizeof(float), head_stride = a.block_size * scale;
+  const Place keys{a.key_pages + block * a.key_block_stride + slot * a.key_slot_stride, a.key_size, a.page_type,
+                   a.key_scales + block * a.key_scale_block_stride + slot * scale, head_stride, a.inverse_key_scale};
+  const Place values{a.value_pages + block * a.value_block_stride + slot * a.value_slot_stride, a.value_size,
+                     a.page_type, a.value_scales + block * a.value_scale_block_stride + slot * scale, head_stride,
+                     a.inverse_value_scale};
   const char *key = a.key + token * a.key_token_stride, *value = a.value + token * a.value_token_stride;
-  for (int h = 0; h < a.kv_heads; ++h)
-    convert(value + h * a.value_head_stride, a.type, a.value_size, values + h * a.value_size * bytes_of(a.page_type),
-            a.page_type);
-  const int key_bytes = a.key_size * bytes_of(a.page_type);
+  for (int h = 0; h < a.kv_heads; ++h) values.write(h, value + h * a.value_head_stride, a.type);
   if (!a.query) {
-    for (int h = 0; h < a.kv_heads; ++h)
-      convert(key + h * a.key_head_stride, a.type, a.key_size, keys + h * key_bytes, a.page_type);
+    for (int h = 0; h < a.kv_heads; ++h) keys.write(h, key + h * a.key_head_stride, a.type);
     return;
   }
   float cosine[MOST_VALUES + L], sine[MOST_VALUES + L], x[MOST_VALUES + L];
@@ -91,7 +155,7 @@ static void write_token(const WriteArguments& a, int64_t token) {
     read_floats(key + h * a.key_head_stride, a.type, a.key_size, x);
     if (a.key_norm) normalise(x, a.key_size, a.key_norm, a.epsilon);
     rotate(x, cosine, sine, a.rotated);
-    write_floats(x, a.page_type, a.key_size, keys + h * key_bytes);
+    keys.write(h, (const char*)x, FLOAT32);
   }
 }
 

@@ -6,8 +6,17 @@ from typing import Any
 
 import torch
 
-from pagefleet_kernels.cpu.arguments import TYPE_NUMBERS, address, check_address, check_dense, check_type
+from pagefleet_kernels.cpu.arguments import (
+    PAGE_TYPE_NUMBERS,
+    TYPE_NUMBERS,
+    address,
+    check_address,
+    check_dense,
+    check_page_type,
+    check_type,
+)
 from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.quantised_kv import CacheScales, Fp8Scales, Int8Scales
 
 
 class _Arguments(ctypes.Structure):
@@ -16,12 +25,14 @@ class _Arguments(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "key_pages", "value_pages", "slots")),
         *((name, ctypes.c_void_p) for name in ("cosine", "sine", "query_norm", "key_norm")),
+        *((name, ctypes.c_void_p) for name in ("key_scales", "value_scales")),
         *((f"{name}_strides", ctypes.c_int64 * 2) for name in ("query", "key", "value", "key_pages", "value_pages")),
+        ("scale_block_strides", ctypes.c_int64 * 2),
         ("angle_stride", ctypes.c_int64),
         ("num_slots", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("tokens", "query_heads", "kv_heads", "key_size", "value_size")),
         *((name, ctypes.c_int32) for name in ("rotated", "block_size", "type", "page_type", "angle_type", "threads")),
-        ("epsilon", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("epsilon", "inverse_key_scale", "inverse_value_scale")),
     )
 
 
@@ -42,10 +53,17 @@ class PageWriter:
     """Writes keys and values to one layer's pages. Made once for a layer: what is checked and said of the pages, and
     of a layout of keys and values that came before, isn't said again for each step."""
 
-    def __init__(self, library: CpuLibrary, key_pages: torch.Tensor, value_pages: torch.Tensor) -> None:
-        """Pages are [num_blocks, block_size, heads, size], their last two dimensions dense. Raises ValueError."""
+    def __init__(
+        self,
+        library: CpuLibrary,
+        key_pages: torch.Tensor,
+        value_pages: torch.Tensor,
+        scales: CacheScales | None = None,
+    ) -> None:
+        """Pages are [num_blocks, block_size, heads, size], their last two dimensions dense; with `scales` they hold
+        codes. Raises ValueError."""
         for name, pages in (("key pages", key_pages), ("value pages", value_pages)):
-            check_type(name, pages)
+            check_page_type(name, pages, scales)
             check_dense(name, pages)
             check_address(name, pages)
             if pages.stride(2) != pages.shape[3]:
@@ -57,6 +75,7 @@ class PageWriter:
             )
         self._write = library.functions.pagefleet_write
         self.pages = key_pages, value_pages
+        self.scales = scales
         self._layout: Any = None
         self._arguments = _Arguments(
             key_pages=key_pages.data_ptr(),
@@ -68,9 +87,16 @@ class PageWriter:
             key_size=key_pages.shape[3],
             value_size=value_pages.shape[3],
             block_size=key_pages.shape[1],
-            page_type=TYPE_NUMBERS[key_pages.dtype],
+            page_type=PAGE_TYPE_NUMBERS[key_pages.dtype],
             threads=torch.get_num_threads(),
         )
+        if isinstance(scales, Int8Scales):
+            self._arguments.key_scales = address("key scales", scales.keys)
+            self._arguments.value_scales = address("value scales", scales.values)
+            self._arguments.scale_block_strides = _byte_strides(scales.keys)[0], _byte_strides(scales.values)[0]
+        elif isinstance(scales, Fp8Scales):
+            self._arguments.inverse_key_scale = 1 / scales.keys
+            self._arguments.inverse_value_scale = 1 / scales.values
         self._reference = ctypes.byref(self._arguments)
 
     def write(

@@ -1,7 +1,7 @@
 // One query of a row: every key and value is read once, for all query heads of its group, straight from the pages.
 #pragma once
 
-#include "attention.h"
+#include "dots.h"
 
 namespace pagefleet {
 
@@ -31,7 +31,7 @@ PAGEFLEET_INLINE void by_rows(int rows, F&& f) {
 
 template <class Kv>
 PAGEFLEET_INLINE int query_stride(int key_size) {
-  return Kv::PAIRS ? up(key_size / 2, L) : up(key_size, L * Kv::PER_WORD);
+  return up(Kv::PAIRS ? key_size / 2 : key_size, L * STEPS_OF_WORD<Kv>);
 }
 
 template <class Kv>
@@ -50,32 +50,45 @@ PAGEFLEET_INLINE void read_query(const char* from, int type, int key_size, float
 // lie side by side in each 128-bit group. Group g of vector i then holds word 4 g + i of four keys, the query is spread
 // to match, and the groups are summed once at the end.
 
-// Each vector that is read asks for the one at its place in the next tile: spread so thin, requests don't queue up.
-// Into L2, because L1 has too few outstanding misses for it.
-PAGEFLEET_INLINE void prefetch(const char* p) { __builtin_prefetch(p, 0, 2); }
-
 template <class Kv>
 PAGEFLEET_INLINE int spread_stride(int key_size) {
+#ifdef PAGEFLEET_WORD_DOT
+  if constexpr (Kv::DOTS) return 2 * words_stride(key_size) + L;
+#endif
   return 4 * query_stride<Kv>(key_size);
 }
 
 template <class Kv>
 PAGEFLEET_INLINE void spread_query(const float* query, int key_size, float* to) {
-  constexpr int PER_WORD = Kv::PAIRS ? 1 : Kv::PER_WORD;
+#ifdef PAGEFLEET_WORD_DOT
+  if constexpr (Kv::DOTS) return spread_words<Kv>(query, key_size, to);
+#endif
+  constexpr int PER_WORD = STEPS_OF_WORD<Kv>;
   const vi groups = (lane_numbers() >> 2) * (4 * PER_WORD);
   for (int w = 0; w < query_stride<Kv>(key_size); w += L * PER_WORD) {
-    const vu first = load_words(query + w), second = load_words(query + w + L * (PER_WORD - 1));
-    for (int i = 0; i < 4 * PER_WORD; ++i, to += L) store_words(to, __builtin_shuffle(first, second, groups + i));
+    vu parts[4];
+    for (int n = 0; n < 4; ++n) parts[n] = load_words(query + w + L * (n % PER_WORD));
+    for (int i = 0; i < 4 * PER_WORD; ++i, to += L) {
+      // A shuffle takes its index modulo its 2 L words.
+      vu spread = __builtin_shuffle(parts[0], parts[1], groups + i);
+      if constexpr (PER_WORD == 4)
+        spread = (vu)(groups + i < 2 * L ? (vi)spread : (vi)__builtin_shuffle(parts[2], parts[3], groups + i));
+      store_words(to, spread);
+    }
   }
 }
 
 template <class Kv, int R>
 PAGEFLEET_INLINE void score_keys(const char* keys, const int64_t* offsets, const int64_t* ahead, const float* query,
                                  int stride, int key_size, float* scores, int scores_stride) {
+#ifdef PAGEFLEET_WORD_DOT
+  if constexpr (Kv::DOTS)
+    return score_words<Kv, R>(keys, offsets, ahead, query, stride, key_size, scores, scores_stride);
+#endif
   constexpr int BLOCKS = L == 4 ? 1 : 2;     // of four keys, at a time
   constexpr int PASSES = L / 4 / BLOCKS;
   constexpr int CHAINS = R < 3 ? 2 : 1;      // independent sums, to hide the latency of a multiplication
-  constexpr int PER_WORD = Kv::PAIRS ? 1 : Kv::PER_WORD;
+  constexpr int PER_WORD = STEPS_OF_WORD<Kv>;
   const int words = key_size / Kv::PER_WORD;
   vf passes[PASSES][R];
   PAGEFLEET_UNROLL
@@ -176,6 +189,10 @@ template <class Kv, int R>
 PAGEFLEET_INLINE void add_all_values(const char* values, const int64_t* offsets, const int64_t* ahead, int count,
                                      const float* weights, int weights_stride, const float* shrink, float* sums,
                                      int sums_stride, int size) {
+#ifdef PAGEFLEET_WORD_DOT
+  if constexpr (Kv::DOTS)
+    return add_all_quads<Kv, R>(values, offsets, ahead, count, weights, shrink, sums, sums_stride, size);
+#endif
   constexpr int REGISTERS = L == 16 ? 20 : 8;
   constexpr int LEAST = Kv::PAIRS ? 2 : 1;
   constexpr int N = R * 4 <= REGISTERS ? 4 : R * 2 <= REGISTERS ? 2 : LEAST;
@@ -246,9 +263,16 @@ static void decode_item(const AttentionArguments& a, const Item& item, const Ite
         });
       }
     }
+    TileScales scales;
     for (int h = 0; h < a.query_heads; ++h) {
       float* s = scores + h * DECODE_TILE;
-      shrink[h] = softmax_tile(s, width, begin - tile, end - 1 - tile, a.scale, a.softcap, states[h]);
+      if constexpr (Kv::SCALED)
+        if (h % group == 0) scales.read(a, now, h / group, width);
+      shrink[h] = softmax_tile(s, width, begin - tile, end - 1 - tile, a.scale, a.softcap,
+                               Kv::SCALED ? &scales : nullptr, states[h]);
+#ifdef PAGEFLEET_WORD_DOT
+      if constexpr (Kv::DOTS) split_tile<Kv>(s, width);
+#endif
 #ifdef PAGEFLEET_BF16_DOT
       if constexpr (Kv::PAIRS)
         for (int c = 0; c < width; c += 2 * L)

@@ -49,8 +49,15 @@ PAGEFLEET_INLINE void pack_keys(const char* keys, const int64_t* offsets, int wi
       transpose(t);
       PAGEFLEET_UNROLL
       for (int j = 0; j < L; ++j) {
-        if constexpr (Kv::PAIRS) {
+        if constexpr (Kv::PAIRS && Kv::PER_WORD == 2) {
           store_words(panel + (w + j) * PANEL, t[j]);
+#ifdef PAGEFLEET_BF16_DOT
+        } else if constexpr (Kv::PAIRS) {
+          vf x[4];
+          Kv::expand(t[j], x);
+          for (int n = 0; n < 2; ++n)
+            store_words(panel + ((w + j) * 2 + n) * PANEL, exact_pairs(x[2 * n], x[2 * n + 1]));
+#endif
         } else {
           vf x[Kv::PER_WORD];
           Kv::expand(t[j], x);
@@ -63,10 +70,21 @@ PAGEFLEET_INLINE void pack_keys(const char* keys, const int64_t* offsets, int wi
 
 // The values of `width` positions as rows of floats, or two rows at a time as rows of pairs.
 template <class Kv>
+PAGEFLEET_INLINE vf some_values(const char* p, int count) {
+  return count >= L ? Kv::values(p) : values_tail<Kv>(p, count);
+}
+
+template <class Kv>
 PAGEFLEET_INLINE void pack_values(const char* values, const int64_t* offsets, int width, int size, float* packed,
                                int stride) {
 #ifdef PAGEFLEET_BF16_DOT
-  if constexpr (Kv::PAIRS) {
+  if constexpr (Kv::PAIRS && Kv::BYTES == 1) {
+    for (int k = 0; k < width; k += 2)
+      for (int d = 0; d < size; d += L)
+        store_words(packed + k / 2 * stride + d, exact_pairs(some_values<Kv>(values + offsets[k] + d, size - d),
+                                                             some_values<Kv>(values + offsets[k + 1] + d, size - d)));
+    return;
+  } else if constexpr (Kv::PAIRS) {
     for (int k = 0; k < width; k += 2)
       for (int d = 0; d < size; d += 2 * L) {
         vu x = load_words(values + offsets[k] + 2 * d, (size - d) / 2);
@@ -78,10 +96,8 @@ PAGEFLEET_INLINE void pack_values(const char* values, const int64_t* offsets, in
   } else
 #endif
     for (int k = 0; k < width; ++k)
-      for (int d = 0; d < size; d += L) {
-        const char* v = values + offsets[k] + d * Kv::BYTES;
-        store(packed + k * stride + d, size - d >= L ? Kv::values(v) : values_tail<Kv>(v, size - d));
-      }
+      for (int d = 0; d < size; d += L)
+        store(packed + k * stride + d, some_values<Kv>(values + offsets[k] + d * Kv::BYTES, size - d));
 }
 
 template <class Kv>
@@ -117,11 +133,13 @@ static void prefill_item(const AttentionArguments& a, int row, int head, int fro
 
   const int first = begin_of(position + from), last = position + to - 1;
   Offsets offsets;
+  TileScales scales;
   for (int tile = first / PREFILL_TILE * PREFILL_TILE; tile <= last; tile += PREFILL_TILE) {
     const int width = up(last + 1 - tile < PREFILL_TILE ? last + 1 - tile : PREFILL_TILE, PANEL);
     offsets.fill(a, table, tile, width, first, last);
     pack_keys<Kv>(a.key + head * a.key_head_stride, offsets.key, width, a.key_size, keys);
     pack_values<Kv>(a.value + head * a.value_head_stride, offsets.value, width, a.value_size, values, dv);
+    if constexpr (Kv::SCALED) scales.read(a, offsets, head, width);
     by_rows<PREFILL_ROWS>(queries, [&](auto rows, int r) {
       constexpr int R = decltype(rows)::value;
       const int from_position = position + from + r / group, to_position = position + from + (r + R - 1) / group;
@@ -137,7 +155,8 @@ static void prefill_item(const AttentionArguments& a, int row, int head, int fro
       for (int i = 0; i < R; ++i) {
         float* s = scores + i * PREFILL_TILE;
         const int p = position + from + (r + i) / group;
-        shrink[i] = softmax_tile(s, seen, begin_of(p) - tile, p - tile, a.scale, a.softcap, states[r + i]);
+        shrink[i] = softmax_tile(s, seen, begin_of(p) - tile, p - tile, a.scale, a.softcap,
+                                 Kv::SCALED ? &scales : nullptr, states[r + i]);
 #ifdef PAGEFLEET_BF16_DOT
         if constexpr (Kv::PAIRS)
           for (int c = 0; c < seen; c += 2 * L) store_words(s + c / 2, narrow_pairs(load(s + c), load(s + c + L)));
@@ -159,7 +178,7 @@ static void prefill_item(const AttentionArguments& a, int row, int head, int fro
   }
   for (int r = 0; r < queries; ++r) {
     const float* sink = a.sinks ? a.sinks + head * group + r % group : nullptr;
-    write_output<Kv>(sums + int64_t(r) * dv, finish(states[r], sink), a.query_type, a.value_size,
+    write_output<Kv>(sums + int64_t(r) * dv, finish(states[r], sink) * a.output_factor, a.query_type, a.value_size,
                      a.out + address(r, a.out_token_stride, a.out_head_stride));
   }
 }

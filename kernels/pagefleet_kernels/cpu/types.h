@@ -6,7 +6,7 @@
 namespace pagefleet {
 
 // Mirrored in arguments.py.
-enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
+enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3, FP8 = 4 };  // the last two in pages only
 
 // Call f with the type as a constant, so that loops don't ask for it again and again.
 template <class F>
@@ -16,7 +16,7 @@ PAGEFLEET_INLINE void with_type(int type, F&& f) {
   f(std::integral_constant<int, FLOAT16>());
 }
 
-PAGEFLEET_INLINE int bytes_of(int type) { return type == FLOAT32 ? 4 : 2; }
+PAGEFLEET_INLINE int bytes_of(int type) { return type == FLOAT32 ? 4 : type < INT8 ? 2 : 1; }
 
 PAGEFLEET_INLINE int up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
@@ -51,7 +51,6 @@ PAGEFLEET_INLINE void write_floats(const float* from, int type, int count, char*
       memcpy(to + 2 * i, &narrow, 2 * (count - i));
   }
 }
-
 
 // The first `count` values at p as a vector, zero behind them; never reads past them.
 PAGEFLEET_INLINE vf load_some(const char* p, int type, int count) {

@@ -19,6 +19,13 @@ namespace pagefleet {
 #define PAGEFLEET_BF16_DOT 1  // the CPU multiplies pairs of bfloat16 natively
 #endif
 
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#define PAGEFLEET_BYTE_DOT 1  // and quads of bytes
+#endif
+#if defined(PAGEFLEET_BF16_DOT) || defined(PAGEFLEET_BYTE_DOT)
+#define PAGEFLEET_WORD_DOT 1  // either of the two
+#endif
+
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 constexpr int L = 16;  // lanes
 #elif defined(__AVX2__)
@@ -103,6 +110,9 @@ PAGEFLEET_INLINE vf exp2_negative(vf x) {
   y = y * f + 1.0f;
   return x < low ? vf{} : y * power;
 }
+
+// Round to nearest even what is below 2^22: adding 1.5 * 2^23 leaves the integer in the low bits.
+PAGEFLEET_INLINE vi round_to_int(vf x) { return (vi)(x + 12582912.0f) - 0x4b400000; }
 
 constexpr float LOG2E = 1.4426950408889634f;
 
@@ -205,6 +215,13 @@ PAGEFLEET_INLINE vf sum_groups(vf a, vf b) {
   return (vf)even_groups((vu)a, (vu)b) + (vf)odd_groups((vu)a, (vu)b);
 }
 
+#ifdef PAGEFLEET_BYTE_DOT
+// Each lane's four bytes of a, without sign, times those of b, with sign.
+PAGEFLEET_INLINE vi dot_bytes(vi sum, vu a, vu b) {
+  return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
+}
+#endif
+
 // Rows become columns: lane i of word j moves to lane j of word i.
 PAGEFLEET_INLINE void transpose(vu (&t)[L]) {
   PAGEFLEET_UNROLL
@@ -231,8 +248,13 @@ PAGEFLEET_INLINE void transpose(vu (&t)[L]) {
 #ifdef PAGEFLEET_BF16_DOT
 PAGEFLEET_INLINE vf dot_pairs(vf sum, vu a, vu b) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
 PAGEFLEET_INLINE vu narrow_pairs(vf first, vf second) { return (vu)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first); }
+#endif
+
+#ifdef PAGEFLEET_WORD_DOT
 PAGEFLEET_INLINE vu zip_low_halves(vu a, vu b) { return (vu)_mm512_unpacklo_epi16((__m512i)a, (__m512i)b); }
 PAGEFLEET_INLINE vu zip_high_halves(vu a, vu b) { return (vu)_mm512_unpackhi_epi16((__m512i)a, (__m512i)b); }
+PAGEFLEET_INLINE vu zip_low_bytes(vu a, vu b) { return (vu)_mm512_unpacklo_epi8((__m512i)a, (__m512i)b); }
+PAGEFLEET_INLINE vu zip_high_bytes(vu a, vu b) { return (vu)_mm512_unpackhi_epi8((__m512i)a, (__m512i)b); }
 #endif
 
 }  // namespace pagefleet

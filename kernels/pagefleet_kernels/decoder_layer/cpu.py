@@ -138,7 +138,9 @@ class DecoderLayer:
         write = step.writer.prepare(
             key, value, step.slots, Rotation(query, step.cosine, step.sine, *self._weights.head_norms)
         )
-        attention = attention_arguments(query, *step.writer.pages, step.batch, rows.attended, **self._attends)
+        attention = attention_arguments(
+            query, *step.writer.pages, step.batch, rows.attended, scales=step.writer.scales, **self._attends
+        )
         arguments.write, arguments.attention = ctypes.addressof(write), ctypes.addressof(attention)
         arguments.residual = address("residual", residual)
         arguments.unadded = None if unadded is None else unadded.data_ptr()

@@ -11,7 +11,8 @@ from pagefleet_kernels.page_copy.reference import page_copy_reference
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
 from pagefleet_kernels.paged_attention.jit import paged_attention_numba, supports
-from pagefleet_kernels.pages import Writer
+from pagefleet_kernels.pages import PlainWriter, Writer
+from pagefleet_kernels.quantised_kv import CacheScales
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,9 @@ class NumbaPages:
     def name(self) -> str:
         return "numba"
 
-    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor) -> Writer:
+    def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor, scales: CacheScales | None = None) -> Writer:
+        if scales is not None:
+            return PlainWriter(key_pages, value_pages, scales)
         return NumbaWriter(self.library, key_pages, value_pages)
 
     def attend(
@@ -39,9 +42,10 @@ class NumbaPages:
         window: int | None,
         softcap: float | None,
         sinks: torch.Tensor | None,
+        scales: CacheScales | None,
     ) -> torch.Tensor:
         if not supports(query, key_pages, value_pages):
-            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks)
+            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
         return paged_attention_numba(
             self.library, query, key_pages, value_pages, batch, scale=scale, window=window, softcap=softcap, sinks=sinks
         )

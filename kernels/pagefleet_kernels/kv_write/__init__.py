@@ -3,6 +3,7 @@
 import torch
 
 from pagefleet_kernels.kv_write.reference import kv_write_reference
+from pagefleet_kernels.quantised_kv import CacheScales, write_quantised_reference
 
 
 def kv_write(
@@ -11,14 +12,20 @@ def kv_write(
     key_pages: torch.Tensor,
     value_pages: torch.Tensor,
     slots: torch.Tensor,
+    *,
+    scales: CacheScales | None = None,
 ) -> None:
     """Write row i of `key` [T, H, D] and `value` [T, H, Dv] to slot `slots[i]` of the pages, in place.
 
     Slot s is row s % block_size of page s // block_size; pages are views [num_blocks, block_size, H, D] of any
-    strides. Values are converted to the pages' dtype. Slots may not repeat. Raises ValueError where shapes differ.
+    strides. Values are converted to the pages' dtype; with `scales` pages hold codes, as quantised_kv has them. Slots
+    may not repeat. Raises ValueError where shapes differ.
     """
     check_kv_write(key, value, key_pages, value_pages, slots)
-    kv_write_reference(key, value, key_pages, value_pages, slots)
+    if scales is None:
+        kv_write_reference(key, value, key_pages, value_pages, slots)
+    else:
+        write_quantised_reference(key, value, key_pages, value_pages, scales, slots)
 
 
 def check_kv_write(

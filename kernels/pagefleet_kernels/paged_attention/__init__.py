@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
+from pagefleet_kernels.quantised_kv import CacheScales
 
 if TYPE_CHECKING:
     from pagefleet_kernels.pages import PageKernels
@@ -22,6 +23,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    scales: CacheScales | None = None,
     kernels: "PageKernels",
 ) -> torch.Tensor:
     """Return [T, Hq, Dv]: for each packed query [T, Hq, D] its causal attention to its row's context in the pages.
@@ -29,12 +31,16 @@ def paged_attention(
     Pages are views [num_blocks, block_size, H, D] (values Dv) of any page stride; inside a page they are contiguous.
     Query head h reads key-value head h // (Hq / H). `window` is the number of positions seen, the own one included.
     `softcap` c turns a scaled score s into c·tanh(s / c). `sinks` [Hq] are extra scores that take part in the softmax
-    and carry no value. What lies in slots outside a row's context is never seen, NaN included.
-    Raises ValueError where shapes don't fit.
+    and carry no value. With `scales` pages hold codes, as quantised_kv has them. What lies in slots outside a row's
+    context is never seen, NaN included. Raises ValueError where shapes don't fit.
     """
     _check(query, key_pages, value_pages, batch, window, sinks)
+    if scales is not None:
+        scales.check(key_pages)
+    elif key_pages.dtype in (torch.int8, torch.uint8):
+        raise ValueError(f"pages hold codes of {key_pages.dtype}, which mean nothing without scales")
     return kernels.attend(
-        query, key_pages, value_pages, batch, scale=scale, window=window, softcap=softcap, sinks=sinks
+        query, key_pages, value_pages, batch, scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales
     )
 
 

@@ -10,9 +10,17 @@ from itertools import accumulate
 
 import torch
 
-from pagefleet_kernels.cpu.arguments import TYPE_NUMBERS, check_address, check_dense
+from pagefleet_kernels.cpu.arguments import (
+    PAGE_TYPE_NUMBERS,
+    TYPE_NUMBERS,
+    address,
+    check_address,
+    check_dense,
+    check_page_type,
+)
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
+from pagefleet_kernels.quantised_kv import CacheScales, Fp8Scales, Int8Scales
 
 _MAX_SIZE = 256
 
@@ -26,6 +34,8 @@ class _Arguments(ctypes.Structure):
         ("value", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("sinks", ctypes.c_void_p),
+        ("key_scales", ctypes.c_void_p),
+        ("value_scales", ctypes.c_void_p),
         ("tables", ctypes.c_void_p),
         ("table_start", ctypes.c_void_p),
         ("first_token", ctypes.c_void_p),
@@ -34,6 +44,7 @@ class _Arguments(ctypes.Structure):
         ("out_strides", ctypes.c_int64 * 2),
         ("key_strides", ctypes.c_int64 * 3),
         ("value_strides", ctypes.c_int64 * 3),
+        ("scale_block_strides", ctypes.c_int64 * 2),
         ("rows", ctypes.c_int32),
         ("query_heads", ctypes.c_int32),
         ("kv_heads", ctypes.c_int32),
@@ -46,6 +57,7 @@ class _Arguments(ctypes.Structure):
         ("threads", ctypes.c_int32),
         ("scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
+        ("output_factor", ctypes.c_float),
     )
 
 
@@ -65,8 +77,11 @@ def supports(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Te
     return (
         query.dtype in TYPE_NUMBERS
         and key_pages.dtype == value_pages.dtype
-        and key_pages.dtype in TYPE_NUMBERS
-        and all(pages.shape[3] <= _MAX_SIZE and pages.shape[3] % 2 == 0 for pages in (key_pages, value_pages))
+        and key_pages.dtype in PAGE_TYPE_NUMBERS
+        and all(
+            pages.shape[3] <= _MAX_SIZE and pages.shape[3] % (4 if pages.itemsize == 1 else 2) == 0
+            for pages in (key_pages, value_pages)
+        )
     )
 
 
@@ -81,10 +96,20 @@ def paged_attention_cpu(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,  # [Hq]
+    scales: CacheScales | None = None,
 ) -> torch.Tensor:
     out = query.new_empty(*query.shape[:2], value_pages.shape[3])
     arguments = attention_arguments(
-        query, key_pages, value_pages, batch, out, scale=scale, window=window, softcap=softcap, sinks=sinks
+        query,
+        key_pages,
+        value_pages,
+        batch,
+        out,
+        scale=scale,
+        window=window,
+        softcap=softcap,
+        sinks=sinks,
+        scales=scales,
     )
     library.functions.pagefleet_attention(ctypes.byref(arguments))
     return out
@@ -101,15 +126,19 @@ def attention_arguments(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    scales: CacheScales | None = None,
 ) -> ctypes.Structure:
     """Return what the library reads; layers of one shape share it, so it is valid until the next layer's. Raises
     ValueError where the library can't read the tensors."""
+    key_factor, value_factor = (scales.keys, scales.values) if isinstance(scales, Fp8Scales) else (1.0, 1.0)
     layouts = ((x.shape, x.stride(), x.dtype) for x in (query, key_pages, value_pages))
-    key = (_Arguments, *layouts, scale, window, softcap)
+    key = (_Arguments, *layouts, scale * key_factor, window, softcap)
     arguments: _Arguments | None = batch.plans.get(key)
     if arguments is None:
-        _check(query, key_pages, value_pages, batch)
-        arguments = batch.plans[key] = _arguments(query, key_pages, value_pages, batch, scale, window, softcap)
+        _check(query, key_pages, value_pages, batch, scales)
+        arguments = batch.plans[key] = _arguments(
+            query, key_pages, value_pages, batch, scale * key_factor, window, softcap
+        )
     check_address("query", query)
     check_address("key pages", key_pages)
     check_address("value pages", value_pages)
@@ -120,18 +149,30 @@ def attention_arguments(
     arguments.value = value_pages.data_ptr()
     arguments.out = out.data_ptr()
     arguments.sinks = None if sinks is None else sinks.data_ptr()
+    arguments.output_factor = value_factor
+    if isinstance(scales, Int8Scales):
+        arguments.key_scales = address("key scales", scales.keys)
+        arguments.value_scales = address("value scales", scales.values)
+        arguments.scale_block_strides = _byte_strides(scales.keys)[0], _byte_strides(scales.values)[0]
     return arguments
 
 
-def _check(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor, batch: AttentionBatch) -> None:
+def _check(
+    query: torch.Tensor,
+    key_pages: torch.Tensor,
+    value_pages: torch.Tensor,
+    batch: AttentionBatch,
+    scales: CacheScales | None,
+) -> None:
     if not supports(query, key_pages, value_pages):
         raise ValueError(
             f"queries {query.dtype} {list(query.shape)} on keys {key_pages.dtype} {list(key_pages.shape)} and values "
             f"{value_pages.dtype} {list(value_pages.shape)}: the CPU kernel takes float32, bfloat16 and float16 and "
-            f"even head sizes up to {_MAX_SIZE}"
+            f"even head sizes up to {_MAX_SIZE}, of codes in eight bits multiples of 4"
         )
     for name, tensor in (("query", query), ("key pages", key_pages), ("value pages", value_pages)):
         check_dense(name, tensor)
+    check_page_type("key pages", key_pages, scales)
     num_blocks = _plan(batch).num_blocks
     if num_blocks > key_pages.shape[0]:
         raise ValueError(f"block {num_blocks - 1} is in a block table, but there are {key_pages.shape[0]} blocks")
@@ -166,7 +207,7 @@ def _arguments(
         block_size=batch.block_size,
         window=window or 0,
         query_type=TYPE_NUMBERS[query.dtype],
-        kv_type=TYPE_NUMBERS[key_pages.dtype],
+        kv_type=PAGE_TYPE_NUMBERS[key_pages.dtype],
         threads=torch.get_num_threads(),
         scale=scale,
         softcap=softcap or 0.0,

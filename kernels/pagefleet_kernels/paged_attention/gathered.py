@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
 from pagefleet_kernels.paged_attention.layout import GatherRow, split_rows
+from pagefleet_kernels.quantised_kv import CacheScales
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,14 @@ def gathered_attention(
     window: int | None,
     softcap: float | None,
     sinks: torch.Tensor | None,
+    scales: CacheScales | None = None,
 ) -> torch.Tensor:
+    key_scales, value_scales = (None, None) if scales is None else (scales.keys, scales.values)
     output = query.new_empty(query.shape[0], query.shape[1], value_pages.shape[3])
     plain = softcap is None and sinks is None
     for gather in _gathers(batch, window, query.dtype, query.device, plain):
-        keys = _context(key_pages, gather, batch, "keys", query.dtype)  # [R, L, H, D]
-        values = _context(value_pages, gather, batch, "values", query.dtype)
+        keys = _context(key_pages, key_scales, gather, batch, "keys", query.dtype)  # [R, L, H, D]
+        values = _context(value_pages, value_scales, gather, batch, "values", query.dtype)
         queries = query[gather.tokens]
         queries = queries.view(gather.num_rows, -1, *queries.shape[1:])  # [R, T, Hq, D]
         if plain:
@@ -123,16 +126,46 @@ def _nonzero(chosen: torch.Tensor, device: torch.device) -> torch.Tensor | None:
 
 
 def _context(
-    pages: torch.Tensor, gather: _Gather, batch: AttentionBatch, role: str, dtype: torch.dtype
+    pages: torch.Tensor,
+    scales: torch.Tensor | float | None,
+    gather: _Gather,
+    batch: AttentionBatch,
+    role: str,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """Gather the rows' pages; slots that no query sees become 0, because a masked NaN is still NaN."""
-    num_blocks, block_size, num_heads, size = pages.shape
-    flat = torch.as_strided(pages, (num_blocks, block_size * num_heads * size), (pages.stride(0), 1))
-    scratch = _scratch(batch, role, len(gather.pages) * flat.shape[1], pages)
-    gathered = torch.index_select(flat, 0, gather.pages, out=scratch.view(len(gather.pages), flat.shape[1]))
+    block_size, num_heads, size = pages.shape[1:]
+    gathered = _pages_of(pages, gather, batch, role).view(-1, num_heads, size)
     if gather.unwritten is not None:
-        gathered.view(-1, num_heads * size).index_fill_(0, gather.unwritten, 0)
-    return gathered.view(gather.num_rows, gather.num_pages * block_size, num_heads, size).to(dtype)
+        gathered.index_fill_(0, gather.unwritten, 0)
+    numbers = _numbers(gathered, scales, gather, batch, role, dtype)
+    return numbers.view(gather.num_rows, gather.num_pages * block_size, num_heads, size)
+
+
+def _numbers(
+    gathered: torch.Tensor,  # [R·L, H, D]
+    scales: torch.Tensor | float | None,
+    gather: _Gather,
+    batch: AttentionBatch,
+    role: str,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    if scales is None:
+        return gathered.to(dtype)
+    if isinstance(scales, float):
+        return gathered.view(torch.float8_e4m3fn).to(dtype) * scales
+    of_slots = _pages_of(scales, gather, batch, f"{role} scales").view(len(gather.pages), *scales.shape[1:])
+    of_slots = of_slots.transpose(1, 2).flatten(0, 1)  # [R·L, H]
+    if gather.unwritten is not None:
+        of_slots = of_slots.index_fill(0, gather.unwritten, 0)
+    return (gathered * of_slots[..., None]).to(dtype)
+
+
+def _pages_of(stored: torch.Tensor, gather: _Gather, batch: AttentionBatch, role: str) -> torch.Tensor:
+    """Copy the rows' pages of something that lies dense in each page, one behind the other."""
+    flat = torch.as_strided(stored, (stored.shape[0], stored[0].numel()), (stored.stride(0), 1))
+    scratch = _scratch(batch, role, len(gather.pages) * flat.shape[1], stored)
+    return torch.index_select(flat, 0, gather.pages, out=scratch.view(len(gather.pages), flat.shape[1]))
 
 
 def _scratch(batch: AttentionBatch, role: str, num_elements: int, like: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,14 @@
 """The meaning of a quantised cache in plain PyTorch."""
 
+import math
+
 import torch
 
 from pagefleet_kernels.quantised_kv.scales import CacheScales, Int8Scales
 
 FP8_MAX = 448.0
+# How much larger than what was measured a number may be before it is cut: e4m3 is as exact at 1/4 of its range.
+_FP8_HEADROOM = 4.0
 
 
 def quantise_int8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -19,6 +23,14 @@ def quantise_fp8(rows: torch.Tensor, scale: float) -> torch.Tensor:
     """Return e4m3 codes as uint8, rounded to nearest even; what is too large becomes the largest number."""
     scaled = (rows.float() / scale).clamp(-FP8_MAX, FP8_MAX)
     return scaled.to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def fitting_fp8_scale(largest_seen: float) -> float:
+    """Return the scale of a layer whose keys, or values, are at most so large where they were measured: a power of two,
+    which rounds nothing. Raises ValueError where that is no number."""
+    if not math.isfinite(largest_seen):
+        raise ValueError(f"the largest key or value of a layer is {largest_seen}; no scale fits that")
+    return 2.0 ** math.ceil(math.log2(max(largest_seen, 2.0**-100) * _FP8_HEADROOM / FP8_MAX))
 
 
 def dequantise_pages(

@@ -3,6 +3,7 @@
 import torch
 
 from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.quantised_kv import CacheScales
 from pagefleet_kernels.rotary_kv_write.cpu import rotary_kv_write_cpu
 from pagefleet_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 
@@ -20,6 +21,7 @@ def rotary_kv_write(
     query_norm: torch.Tensor | None = None,
     key_norm: torch.Tensor | None = None,
     epsilon: float = 0.0,
+    scales: CacheScales | None = None,
     library: CpuLibrary | None = None,
 ) -> None:
     """Rotate `query` [T, Hq, D] in place, and write row i of the rotated `key` [T, H, D] and of `value` [T, H, Dv] to
@@ -35,11 +37,23 @@ def rotary_kv_write(
             raise ValueError(f"the {name} norm is {norm.dtype} {list(norm.shape)}; expected float32 [{key.shape[2]}]")
     if library is not None:
         rotary_kv_write_cpu(
-            library, query, key, value, cosine, sine, key_pages, value_pages, slots, query_norm, key_norm, epsilon
+            library,
+            query,
+            key,
+            value,
+            cosine,
+            sine,
+            key_pages,
+            value_pages,
+            slots,
+            query_norm,
+            key_norm,
+            epsilon,
+            scales,
         )
     else:
         rotary_kv_write_reference(
-            query, key, value, cosine, sine, key_pages, value_pages, slots, query_norm, key_norm, epsilon
+            query, key, value, cosine, sine, key_pages, value_pages, slots, query_norm, key_norm, epsilon, scales
         )
 
 

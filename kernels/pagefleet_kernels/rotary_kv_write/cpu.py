@@ -4,6 +4,7 @@ import torch
 
 from pagefleet_kernels.cpu.cache import PageWriter, Rotation
 from pagefleet_kernels.cpu.library import CpuLibrary
+from pagefleet_kernels.quantised_kv import CacheScales
 
 
 def rotary_kv_write_cpu(
@@ -19,12 +20,13 @@ def rotary_kv_write_cpu(
     query_norm: torch.Tensor | None,  # [D]
     key_norm: torch.Tensor | None,  # [D]
     epsilon: float,
+    scales: CacheScales | None = None,
 ) -> None:
     """Arguments as checked by rotary_kv_write. Raises ValueError where a slot isn't in the pages."""
     if key.shape[2] > _MAX_SIZE:
         raise ValueError(f"keys have {key.shape[2]} numbers a head; the CPU kernel takes up to {_MAX_SIZE}")
     rotation = Rotation(query, cosine, sine, query_norm, key_norm, epsilon)
-    PageWriter(library, key_pages, value_pages).write(key, value, slots.contiguous(), rotation)
+    PageWriter(library, key_pages, value_pages, scales).write(key, value, slots.contiguous(), rotation)
 
 
 _MAX_SIZE = 256

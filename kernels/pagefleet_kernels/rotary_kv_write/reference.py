@@ -3,6 +3,7 @@
 import torch
 
 from pagefleet_kernels.kv_write.reference import kv_write_reference
+from pagefleet_kernels.quantised_kv import CacheScales, write_quantised_reference
 
 
 def rotary_kv_write_reference(
@@ -17,10 +18,14 @@ def rotary_kv_write_reference(
     query_norm: torch.Tensor | None,  # [D]
     key_norm: torch.Tensor | None,  # [D]
     epsilon: float,
+    scales: CacheScales | None = None,
 ) -> None:
     query.copy_(_rotated(query.float(), cosine.float(), sine.float(), query_norm, epsilon))
     rotated = _rotated(key.float(), cosine.float(), sine.float(), key_norm, epsilon)
-    kv_write_reference(rotated, value, key_pages, value_pages, slots)
+    if scales is None:
+        kv_write_reference(rotated, value, key_pages, value_pages, slots)
+    else:
+        write_quantised_reference(rotated, value, key_pages, value_pages, scales, slots)
 
 
 def _rotated(

@@ -82,6 +82,7 @@ def paged_attention_forward(
         window=sliding_window,
         softcap=softcap,
         sinks=s_aux,
+        scales=step.cache.scales(layer_index),
         kernels=step.cache.kernels.pages,
     )
     return output[None], None

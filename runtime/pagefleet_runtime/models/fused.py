@@ -164,6 +164,7 @@ class FusedLayer(torch.nn.Module):
             scale=self._scale,
             window=self._window,
             softcap=self._softcap,
+            scales=step.cache.scales(self._index),
             kernels=step.cache.kernels.pages,
         )
         attended_rows: torch.Tensor = self.out(attended.flatten(1))

@@ -12,12 +12,13 @@ import torch
 from pagefleet_contract.capacity import LayerShape, ModelShape, describe_bytes, describe_weights, workspace_bytes
 from pagefleet_contract.engine import EngineConfig
 from pagefleet_kernels.choice import PLAIN, Kernels, QuantizationUnavailable, choose_kernels, with_int8_weights
+from pagefleet_kernels.quantised_kv import Fp8Scales
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.grammar import GrammarCompiler
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.executor import ModelExecutor
 from pagefleet_runtime.model_executor.grammar_masks import GrammarStates
-from pagefleet_runtime.model_executor.kv_cache import KVCache
+from pagefleet_runtime.model_executor.kv_cache import KVCache, stored_dtype
 from pagefleet_runtime.model_executor.mask_filling import load_grammar_tokenizer
 from pagefleet_runtime.model_executor.paged_model import PagedModel, StepModel
 from pagefleet_runtime.model_executor.tensor_parallel import RankModel, TensorParallelExecutor
@@ -36,7 +37,7 @@ from pagefleet_runtime.models.sources import GgufFile, ModelSource, resolve_sour
 from pagefleet_runtime.models.speed_up import speed_up
 from pagefleet_runtime.models.warmup import clear_for_steps, measure_steps
 from pagefleet_runtime.models.weights import end_token_ids, read_config, read_weights, weights_bytes
-from pagefleet_runtime.models.weights_gate import gate_sequences, prove_paged_weights
+from pagefleet_runtime.models.weights_gate import gate_sequences, measure_fp8_scales, prove_paged_weights
 from pagefleet_runtime.protocol import EngineInfo, LoadProgress
 from pagefleet_runtime.step_cost import StepCost, fit_step_cost
 
@@ -64,6 +65,7 @@ class _Proven:
     kernels: Kernels
     kernels_description: str
     notes: tuple[str, ...]
+    fp8_scales: tuple[Fp8Scales, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,10 @@ def _load_share(
         proven.layers,
         plan.num_blocks,
         config.kv_cache.block_size,
-        getattr(torch, dtypes.kv),
+        stored_dtype(dtypes.kv),
         device.torch_device,
         proven.kernels,
+        proven.fp8_scales,
     )
     clear_for_steps(cache_, plan.max_length_tokens)
     progress(LoadProgress("kv", 1.0, f"{plan.num_blocks} blocks"))
@@ -207,12 +210,15 @@ def _prove(
     model.set_attn_implementation(ATTENTION_NAME)
     done = speed_up(model, kernels)
     paged = PagedModel(model) if ranks.size == 1 else RankModel(model, ranks.fail)
-    figures = prove_paged_weights(
-        paged, layers, sequences, eager, getattr(torch, dtypes.kv), config.kv_cache.block_size, kernels
-    )
+    block_size, scales = config.kv_cache.block_size, tuple[Fp8Scales, ...]()
+    if dtypes.kv == "fp8":
+        scales = tuple(measure_fp8_scales(paged, layers, sequences, block_size, kernels))
+    figures = prove_paged_weights(paged, layers, sequences, eager, stored_dtype(dtypes.kv), block_size, kernels, scales)
     _log.info("paged attention equals the model's own: %s", figures)
     progress(LoadProgress("gate", 1.0, figures))
-    return _Proven(paged, layers, kernels, ", ".join((kernels.description, *done)), dtypes.notes + kernels.notes)
+    return _Proven(
+        paged, layers, kernels, ", ".join((kernels.description, *done)), dtypes.notes + kernels.notes, scales
+    )
 
 
 def _proven_kernels(hf_config: Any, kernels: Kernels, ranks: Ranks, device: torch.device) -> Kernels:

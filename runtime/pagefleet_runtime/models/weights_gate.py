@@ -9,9 +9,10 @@ from tokenizers import Tokenizer
 
 from pagefleet_contract.capacity import LayerShape
 from pagefleet_kernels.choice import Kernels
+from pagefleet_kernels.quantised_kv import Fp8Scales, fitting_fp8_scale
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.paged_model import PagedModel
-from pagefleet_runtime.models.gate import FLOAT32_BOUNDS, HALF_BOUNDS, INT8_WEIGHT_BOUNDS, prove_weights, run_paged
+from pagefleet_runtime.models.gate import bounds_of, prove_weights, run_paged
 
 _SENTENCES = (
     "The capital of France is Paris, and the capital of Italy is Rome. A train between the two cities takes about "
@@ -43,19 +44,39 @@ def prove_paged_weights(
     kv_dtype: torch.dtype,
     block_size: int,
     kernels: Kernels,
+    fp8_scales: Sequence[Fp8Scales] = (),
 ) -> str:
     """Run the sequences on pages, chunked and together, and hold them against the eager logits. Return the figures.
 
     Raises ModelRefused.
     """
-    blocks = sum(-(-len(ids) // block_size) for ids in sequences)
-    cache = KVCache(layers, 2 * blocks, block_size, kv_dtype, model.model.device, kernels)
+    cache = KVCache(
+        layers, _blocks(sequences, block_size), block_size, kv_dtype, model.model.device, kernels, fp8_scales
+    )
     cache.fill(float("nan"))
     paged = run_paged(model, cache, sequences, _chunks([len(ids) for ids in sequences]))
-    exact = kv_dtype == torch.float32 and model.dtype == torch.float32
-    if kernels.linears == "int8":
-        return prove_weights(eager, paged, INT8_WEIGHT_BOUNDS)
-    return prove_weights(eager, paged, FLOAT32_BOUNDS if exact else HALF_BOUNDS)
+    return prove_weights(eager, paged, bounds_of(model.dtype, kv_dtype, int8_weights=kernels.linears == "int8"))
+
+
+def measure_fp8_scales(
+    model: PagedModel,
+    layers: Sequence[LayerShape],
+    sequences: Sequence[Sequence[int]],
+    block_size: int,
+    kernels: Kernels,
+) -> list[Fp8Scales]:
+    """Return each layer's scales, from the largest keys and values that the sequences give."""
+    cache = KVCache(layers, _blocks(sequences, block_size), block_size, model.dtype, model.model.device, kernels)
+    cache.buffer.zero_()
+    run_paged(model, cache, sequences, _chunks([len(ids) for ids in sequences]))
+    return [
+        Fp8Scales(*(fitting_fp8_scale(float(pages.abs().max())) for pages in cache.pages(index)))
+        for index in range(cache.num_layers)
+    ]
+
+
+def _blocks(sequences: Sequence[Sequence[int]], block_size: int) -> int:
+    return 2 * sum(-(-len(ids) // block_size) for ids in sequences)
 
 
 def _chunks(lengths: Sequence[int]) -> list[list[tuple[int, int, int]]]:
