@@ -3,9 +3,10 @@
 from collections.abc import Generator
 
 import pytest
+import torch
 
 from tests.kernels.interpreter import Interpreter
-from tests.runtime.triton_engine import Recorded, padded_step, prove_family, record, serve
+from tests.runtime.triton_engine import Recorded, padded_step, prove_family, quantised_difference, record, serve
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,12 @@ def test_a_padded_step_gives_the_same_logits_and_writes_its_own_slots_alone(
 
     assert padded.difference <= 1e-5
     assert padded.changed == padded.expected
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.uint8], ids=str)
+def test_pages_of_codes_are_read_as_plain_pytorch_reads_them(interpreter: Interpreter, stored: torch.dtype) -> None:
+    # Sums in another order turn a code here and there into its neighbour.
+    assert interpreter.run(quantised_difference, stored) <= 0.01
 
 
 @pytest.mark.parametrize("family", ["gpt_oss", pytest.param("deepseek_v3", marks=pytest.mark.long)])

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from pagefleet_kernels.choice import Kernels
+from pagefleet_kernels.choice import PLAIN, Kernels
 from pagefleet_kernels.paged_attention.configs import Chip
+from pagefleet_kernels.quantised_kv import Fp8Scales
 from pagefleet_kernels.triton_pages import TritonPages
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.bucketed_model import BucketedModel, Forward
@@ -128,12 +129,13 @@ def _row(index: int, ids: Any, start: int, table: tuple[int, ...]) -> Row:
     return Row(SequenceKey(str(index), 0), tuple(ids), start, table)
 
 
-def _model_and_cache() -> tuple[PagedModel, KVCache]:
+def _model_and_cache(kernels: Kernels = KERNELS, stored: torch.dtype = torch.float32) -> tuple[PagedModel, KVCache]:
     register_attention()
     model = _model("llama")
     layers = observe_layers(model)
     model.set_attn_implementation(ATTENTION_NAME)
-    cache = KVCache(layers, 16, BLOCK_SIZE, torch.float32, kernels=KERNELS)
+    scales = [Fp8Scales(0.02, 0.02)] * len(layers)
+    cache = KVCache(layers, 16, BLOCK_SIZE, stored, kernels=kernels, fp8_scales=scales)
     cache.fill(float("nan"))
     return PagedModel(model), cache
 
@@ -150,6 +152,19 @@ def _changed_slots(before: torch.Tensor, cache: KVCache) -> frozenset[int]:
             differs = (now.view(torch.int32) != pages.contiguous().view(torch.int32)).flatten(2).any(dim=2)
             changed.update(differs.flatten().nonzero().flatten().tolist())
     return frozenset(changed)
+
+
+def quantised_difference(stored: torch.dtype) -> float:
+    """Return the largest difference of a decode's logits on pages of codes from those of plain PyTorch, relative to
+    their deviation."""
+    decoded = []
+    for kernels in (KERNELS, PLAIN):
+        model, cache = _model_and_cache(kernels, stored)
+        for ids, start in ((range(3, 40), 0), ((41,), 37)):
+            packed = pack([_row(0, ids, start, (2, 0, 5))], BLOCK_SIZE)
+            logits = model.forward(packed, cache, torch.tensor([packed.batch.num_tokens - 1])).logits
+        decoded.append(logits)
+    return float((decoded[0] - decoded[1]).abs().max() / decoded[1].std())
 
 
 def prove_family(family: str) -> None:
