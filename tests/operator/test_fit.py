@@ -23,6 +23,16 @@ def test_a_model_that_fits_says_blocks_tokens_and_sequences() -> None:
     assert f"hold at most {blocks} KV blocks of 2 MiB, {blocks * 16} tokens, 3 sequences of 131072" in found.message
 
 
+@pytest.mark.parametrize(("stored", "token_bytes"), [("fp8", 65_536), ("int8", 67_584)])
+def test_keys_and_values_in_eight_bits_make_more_blocks(stored: str, token_bytes: int) -> None:
+    wanted = spec(REAL, kvCache={"dtype": stored})
+    settings = service_settings("chat", wanted)
+    assert (settings.config.kv_cache.dtype, settings.notes) == (stored, service_settings("chat", spec(REAL)).notes)
+    blocks = (80 * 2**30 * 90 // 100 - 16_060_522_496) // (16 * token_bytes)
+    found = fit(LLAMA_8B, kvCache={"dtype": stored})
+    assert f"hold at most {blocks} KV blocks" in found.message
+
+
 def test_a_model_that_does_not_fit_says_the_bytes_and_what_would() -> None:
     found = fit(LLAMA_70B)
     assert (found.status, found.reason) == ("False", "DoesNotFit")

@@ -13,8 +13,11 @@ from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.model_executor.attention import CURRENT_STEP, paged_attention_forward
 from pagefleet_runtime.models.gate import (
     FLOAT32_BOUNDS,
+    FP8_KV_BOUNDS,
     HALF_BOUNDS,
     INT8_WEIGHT_BOUNDS,
+    Bounds,
+    bounds_of,
     prove_structure,
     prove_weights,
 )
@@ -137,6 +140,7 @@ def test_equal_logits_pass_and_the_figures_are_told() -> None:
         (lambda logits: logits * 1.5, INT8_WEIGHT_BOUNDS),
         (lambda logits: logits.roll(1, dims=0), INT8_WEIGHT_BOUNDS),
         (lambda logits: logits.roll(1, dims=0), HALF_BOUNDS),
+        (lambda logits: logits.roll(1, dims=0), FP8_KV_BOUNDS),
         (lambda logits: logits.masked_fill(torch.arange(50) == 3, float("nan")), HALF_BOUNDS),
     ],
 )
@@ -147,3 +151,20 @@ def test_logits_out_of_bounds_are_refused_with_the_numbers(change: Any, bounds: 
 
 def test_the_rounding_of_half_precision_passes_its_bounds() -> None:
     assert prove_weights(LOGITS, [LOGITS[0].bfloat16()], HALF_BOUNDS)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored", "int8_weights", "expected"),
+    [
+        (torch.float32, torch.float32, False, FLOAT32_BOUNDS),
+        (torch.float32, torch.bfloat16, False, HALF_BOUNDS),
+        (torch.float32, torch.int8, False, HALF_BOUNDS),
+        (torch.bfloat16, torch.bfloat16, True, INT8_WEIGHT_BOUNDS),
+        (torch.bfloat16, torch.int8, True, INT8_WEIGHT_BOUNDS),
+        (torch.bfloat16, torch.uint8, True, FP8_KV_BOUNDS),
+    ],
+)
+def test_a_models_bounds_are_the_widest_of_what_rounds_it(
+    dtype: torch.dtype, stored: torch.dtype, int8_weights: bool, expected: Bounds
+) -> None:
+    assert bounds_of(dtype, stored, int8_weights=int8_weights) == expected
