@@ -227,6 +227,12 @@ static inline void fill_tile(const AttentionArguments& a, const Item& item, int 
 template <class Kv>
 static void decode_item(const AttentionArguments& a, const Item& item, const Item* following, float* space,
                         float* sums, int sums_stride, RowState* states) {
+#ifdef PAGEFLEET_WORD_DOT
+  // What only queries in float32 and float16 read by way of floats isn't worth compiling for every number of rows.
+  constexpr int ROWS = Kv::BYTES == 1 && !Kv::DOTS ? 1 : DECODE_ROWS;
+#else
+  constexpr int ROWS = DECODE_ROWS;
+#endif
   const int row = item.row, begin = item.begin, end = item.end;
   const int group = a.query_heads / a.kv_heads, stride = spread_stride<Kv>(a.key_size);
   float *queries = space, *scores = queries + a.query_heads * stride;
@@ -255,7 +261,7 @@ static void decode_item(const AttentionArguments& a, const Item& item, const Ite
     for (int c = 0; c < width; c += L) {
       for (int h = 0; h < a.kv_heads; ++h) {
         const char* keys = a.key + h * a.key_head_stride;
-        by_rows<DECODE_ROWS>(group, [&](auto rows, int r) {
+        by_rows<ROWS>(group, [&](auto rows, int r) {
           constexpr int R = decltype(rows)::value;
           const int first = h * group + r;
           score_keys<Kv, R>(keys, now.key + c, next.key + c, queries + first * stride, stride, a.key_size,
@@ -281,7 +287,7 @@ static void decode_item(const AttentionArguments& a, const Item& item, const Ite
     }
     for (int h = 0; h < a.kv_heads; ++h) {
       const char* values = a.value + h * a.value_head_stride;
-      by_rows<DECODE_ROWS>(group, [&](auto rows, int r) {
+      by_rows<ROWS>(group, [&](auto rows, int r) {
         constexpr int R = decltype(rows)::value;
         const int first = h * group + r;
         add_all_values<Kv, R>(values, now.value, next.value, width, scores + first * DECODE_TILE, DECODE_TILE, shrink + first,

@@ -107,31 +107,85 @@ PAGEFLEET_INLINE int64_t prefill_space(const AttentionArguments& a, int queries)
          queries * (sizeof(RowState) / sizeof(float));
 }
 
+// The queries of a work item and what they have gathered; `first` is the item's first token, at `position`.
+struct PrefillQueries {
+  const float* query;  // [count, query_stride]
+  float* sums;         // [count, sums_stride]
+  RowState* states;    // [count]
+  int count, group, position, query_stride, sums_stride;
+
+  int position_of(int r) const { return position + r / group; }
+};
+
+PAGEFLEET_INLINE int begin_of(const AttentionArguments& a, int position) {
+  return a.window && position + 1 > a.window ? position + 1 - a.window : 0;
+}
+
+// Both products of all queries with a tile of packed keys and values, by the kind of the products alone.
+template <bool PAIRS>
+static void multiply_tile(const AttentionArguments& a, const PrefillQueries& q, int tile, int width, const float* keys,
+                          const float* values, float* scores, const TileScales* scales) {
+  constexpr int STEP = PAIRS ? 2 : 1;  // positions in a step of the second product, and vectors that belong together
+  const int dk = q.query_stride, dv = q.sums_stride;
+  by_rows<PREFILL_ROWS>(q.count, [&](auto rows, int r) {
+    constexpr int R = decltype(rows)::value;
+    const int from_position = q.position_of(r), to_position = q.position_of(r + R - 1);
+    if (tile > to_position || tile + width <= begin_of(a, from_position)) return;
+    const int seen = up(to_position + 1 - tile < width ? to_position + 1 - tile : width, PANEL);
+    for (int c = 0; c < seen; c += PANEL) {
+      vf acc[R][PANEL_VECTORS] = {};
+      multiply<PAIRS>(q.query + int64_t(r) * dk, dk, keys + c * dk, PANEL, dk, acc);
+      for (int i = 0; i < R; ++i)
+        for (int n = 0; n < PANEL_VECTORS; ++n) store(scores + i * PREFILL_TILE + c + n * L, acc[i][n]);
+    }
+    float shrink[R];
+    for (int i = 0; i < R; ++i) {
+      float* s = scores + i * PREFILL_TILE;
+      const int p = q.position_of(r + i);
+      shrink[i] = softmax_tile(s, seen, begin_of(a, p) - tile, p - tile, a.scale, a.softcap, scales, q.states[r + i]);
+#ifdef PAGEFLEET_BF16_DOT
+      if constexpr (PAIRS)
+        for (int c = 0; c < seen; c += 2 * L) store_words(s + c / 2, narrow_pairs(load(s + c), load(s + c + L)));
+#endif
+    }
+    const auto add = [&](auto vectors, int d) {
+      constexpr int N = decltype(vectors)::value;
+      vf acc[R][N];
+      for (int i = 0; i < R; ++i)
+        for (int n = 0; n < N; ++n) acc[i][n] = load(q.sums + int64_t(r + i) * dv + d + n * L) * shrink[i];
+      multiply<PAIRS>(scores, PREFILL_TILE, values + d, dv, seen / STEP, acc);
+      for (int i = 0; i < R; ++i)
+        for (int n = 0; n < N; ++n) store(q.sums + int64_t(r + i) * dv + d + n * L, acc[i][n]);
+    };
+    int d = 0;
+    for (; d + PANEL <= dv; d += PANEL) add(std::integral_constant<int, PANEL_VECTORS>(), d);
+    for (; d < a.value_size; d += STEP * L) add(std::integral_constant<int, STEP>(), d);
+  });
+}
+
 // Attend tokens [from, to) of the row to their context, the query heads of one key-value head.
 template <class Kv>
 static void prefill_item(const AttentionArguments& a, int row, int head, int from, int to, float* space) {
-  constexpr int STEP = Kv::PAIRS ? 2 : 1;  // positions in a step of the second product, and vectors that belong together
-  const int group = a.query_heads / a.kv_heads, queries = (to - from) * group;
+  const int group = a.query_heads / a.kv_heads, count = (to - from) * group;
   const int dk = query_stride<Kv>(a.key_size), dv = up(a.value_size, 2 * L);
   const int32_t* table = a.tables + a.table_start[row];
   const int first_token = a.first_token[row];
-  const int position = a.context[row] - (a.first_token[row + 1] - first_token);  // of the row's first token
-  float *query = space, *sums = query + int64_t(queries) * dk, *keys = sums + int64_t(queries) * dv;
+  const int position = a.context[row] - (a.first_token[row + 1] - first_token) + from;
+  float *query = space, *sums = query + int64_t(count) * dk, *keys = sums + int64_t(count) * dv;
   float *values = keys + PREFILL_TILE * dk, *scores = values + PREFILL_TILE * dv;
-  RowState* states = (RowState*)(scores + PREFILL_ROWS * PREFILL_TILE);
+  const PrefillQueries q{query, sums, (RowState*)(scores + PREFILL_ROWS * PREFILL_TILE), count, group, position, dk, dv};
   const auto address = [&](int r, int64_t token_stride, int64_t head_stride) {
     return (first_token + from + r / group) * token_stride + (head * group + r % group) * head_stride;
   };
-  const auto begin_of = [&](int p) { return a.window && p + 1 > a.window ? p + 1 - a.window : 0; };
 
-  for (int r = 0; r < queries; ++r) {
+  for (int r = 0; r < count; ++r) {
     read_query<Kv>(a.query + address(r, a.query_token_stride, a.query_head_stride), a.query_type, a.key_size,
                    query + int64_t(r) * dk);
-    states[r] = RowState();
+    q.states[r] = RowState();
   }
-  memset(sums, 0, sizeof(float) * queries * dv);
+  memset(sums, 0, sizeof(float) * count * dv);
 
-  const int first = begin_of(position + from), last = position + to - 1;
+  const int first = begin_of(a, position), last = q.position_of(count - 1);
   Offsets offsets;
   TileScales scales;
   for (int tile = first / PREFILL_TILE * PREFILL_TILE; tile <= last; tile += PREFILL_TILE) {
@@ -140,45 +194,11 @@ static void prefill_item(const AttentionArguments& a, int row, int head, int fro
     pack_keys<Kv>(a.key + head * a.key_head_stride, offsets.key, width, a.key_size, keys);
     pack_values<Kv>(a.value + head * a.value_head_stride, offsets.value, width, a.value_size, values, dv);
     if constexpr (Kv::SCALED) scales.read(a, offsets, head, width);
-    by_rows<PREFILL_ROWS>(queries, [&](auto rows, int r) {
-      constexpr int R = decltype(rows)::value;
-      const int from_position = position + from + r / group, to_position = position + from + (r + R - 1) / group;
-      if (tile > to_position || tile + width <= begin_of(from_position)) return;
-      const int seen = up(to_position + 1 - tile < width ? to_position + 1 - tile : width, PANEL);
-      for (int c = 0; c < seen; c += PANEL) {
-        vf acc[R][PANEL_VECTORS] = {};
-        multiply<Kv::PAIRS>(query + int64_t(r) * dk, dk, keys + c * dk, PANEL, dk, acc);
-        for (int i = 0; i < R; ++i)
-          for (int n = 0; n < PANEL_VECTORS; ++n) store(scores + i * PREFILL_TILE + c + n * L, acc[i][n]);
-      }
-      float shrink[R];
-      for (int i = 0; i < R; ++i) {
-        float* s = scores + i * PREFILL_TILE;
-        const int p = position + from + (r + i) / group;
-        shrink[i] = softmax_tile(s, seen, begin_of(p) - tile, p - tile, a.scale, a.softcap,
-                                 Kv::SCALED ? &scales : nullptr, states[r + i]);
-#ifdef PAGEFLEET_BF16_DOT
-        if constexpr (Kv::PAIRS)
-          for (int c = 0; c < seen; c += 2 * L) store_words(s + c / 2, narrow_pairs(load(s + c), load(s + c + L)));
-#endif
-      }
-      const auto add = [&](auto vectors, int d) {
-        constexpr int N = decltype(vectors)::value;
-        vf acc[R][N];
-        for (int i = 0; i < R; ++i)
-          for (int n = 0; n < N; ++n) acc[i][n] = load(sums + int64_t(r + i) * dv + d + n * L) * shrink[i];
-        multiply<Kv::PAIRS>(scores, PREFILL_TILE, values + d, dv, seen / STEP, acc);
-        for (int i = 0; i < R; ++i)
-          for (int n = 0; n < N; ++n) store(sums + int64_t(r + i) * dv + d + n * L, acc[i][n]);
-      };
-      int d = 0;
-      for (; d + PANEL <= dv; d += PANEL) add(std::integral_constant<int, PANEL_VECTORS>(), d);
-      for (; d < a.value_size; d += STEP * L) add(std::integral_constant<int, STEP>(), d);
-    });
+    multiply_tile<Kv::PAIRS>(a, q, tile, width, keys, values, scores, Kv::SCALED ? &scales : nullptr);
   }
-  for (int r = 0; r < queries; ++r) {
+  for (int r = 0; r < count; ++r) {
     const float* sink = a.sinks ? a.sinks + head * group + r % group : nullptr;
-    write_output<Kv>(sums + int64_t(r) * dv, finish(states[r], sink) * a.output_factor, a.query_type, a.value_size,
+    write_output<Kv>(sums + int64_t(r) * dv, finish(q.states[r], sink) * a.output_factor, a.query_type, a.value_size,
                      a.out + address(r, a.out_token_stride, a.out_head_stride));
   }
 }
