@@ -141,3 +141,17 @@ def test_with_preemption_forced(uri: str, oracle: Oracle) -> None:
         prompts = [reference.prompt_ids for reference in oracle.references]
         assert_same_text(ask(short, prompts, at_once=BATCH), oracle.references)
         assert sum(short.state()["snapshot"]["preemptions"].values()) > 0
+
+
+def test_int8_weights_give_one_text_alone_and_in_a_batch_and_begin_as_the_model_does() -> None:
+    settings = ("--model-dtype", "float32", "--model-quantization", "int8", "--kv-cache-budget-memory", "1Gi")
+    with bench_server(MODELS["smollm2"], 2, *settings) as int8:
+        oracle = Oracle(Path(int8.state()["info"]["modelDirectory"]))
+        references = [oracle.answer(oracle.prompt(index)) for index in range(4)]
+        prompts = [reference.prompt_ids for reference in references]
+
+        alone, together = ask(int8, prompts, at_once=1), ask(int8, prompts, at_once=4)
+
+    assert alone == together
+    begun = [text[:4] == reference.text[:4] for text, reference in zip(alone, references, strict=True)]
+    assert sum(begun) >= 3
