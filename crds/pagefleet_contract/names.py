@@ -102,6 +102,9 @@ HEADER_RETRY_AFTER = "retry-after"
 # In manifests it is LISTEN_ALL.
 ENV_LISTEN_ADDRESS = "PAGEFLEET_LISTEN_ADDRESS"
 LISTEN_ALL = "*"
+# How many bytes of memory a program may take, where no control group says so: the process node sets it to the
+# container's limit.
+ENV_MEMORY_LIMIT = "PAGEFLEET_MEMORY_LIMIT_BYTES"
 # Where converted and downloaded models are kept; the user's cache folder if absent.
 ENV_CACHE = "PAGEFLEET_CACHE"
 # Access token of the hub, by the name that the hub's own client uses.

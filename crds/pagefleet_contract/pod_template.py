@@ -51,7 +51,7 @@ RESERVED_VOLUMES = ("config", "live", "keys", "model", "cache", "tmp")
 
 
 class EnvVar(Section):
-    """One environment variable of the engine."""
+    """One environment variable."""
 
     name: str = Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")
     """Name of the variable; those that pagefleet sets itself are reserved."""

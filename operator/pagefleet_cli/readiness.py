@@ -33,7 +33,8 @@ def readiness(service: Object) -> Readiness:
         return Readiness(False, False, "the operator hasn't looked at it yet")
     num_wanted, num_ready = service["spec"]["replicas"], service["status"].get("readyReplicas", 0)
     if ready["status"] == "True" and num_ready < num_wanted:
-        return Readiness(False, False, f"{num_ready} of {num_wanted} replicas are ready")
+        why = f": {ready['message']}" if ready.get("message") else ""
+        return Readiness(False, False, f"{num_ready} of {num_wanted} replicas are ready{why}")
     return Readiness(ready["status"] == "True", False, _said(ready))
 
 

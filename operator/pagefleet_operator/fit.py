@@ -18,7 +18,7 @@ from pagefleet_contract.capacity import (
 )
 from pagefleet_contract.engine import EngineConfig, quantity_bytes
 from pagefleet_contract.inferenceservice import CPU, InferenceServiceSpec
-from pagefleet_contract.known_models import is_simulated
+from pagefleet_contract.known_models import KNOWN_MODELS, find_known_model, is_simulated
 from pagefleet_operator.observed import ModelFacts
 
 # What most models have. None stores less a value, so that False is certain.
@@ -48,7 +48,7 @@ class _Sizes:
 
 def judge_fit(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts, *, proven: bool) -> Fit:
     """Return whether the model fits. `proven`: a replica of this generation has made its KV blocks."""
-    refused = _parallelism_fault(config, model)
+    refused = _unknown_simulation(spec) or _parallelism_fault(_accelerators(spec, config), model)
     if refused is not None:
         return refused
     reckoned = _reckon(spec, config, model)
@@ -77,8 +77,20 @@ def _reckon(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts)
     return _judge(config, sizes)
 
 
-def _parallelism_fault(config: EngineConfig, model: ModelFacts) -> Fit | None:
-    num_ranks = config.parallel.tensor
+def _unknown_simulation(spec: InferenceServiceSpec) -> Fit | None:
+    if not is_simulated(spec.model.uri) or find_known_model(spec.model.uri) is not None:
+        return None
+    known = ", ".join(model.name for model in KNOWN_MODELS)
+    return Fit("False", "ModelUnknown", f"no model of {spec.model.uri}'s name can be simulated; known are {known}")
+
+
+def _accelerators(spec: InferenceServiceSpec, config: EngineConfig) -> int:
+    """Return how many accelerators divide the heads; what is only played would be divided by as many."""
+    played = is_simulated(spec.model.uri) and spec.accelerator.resource != CPU
+    return spec.accelerator.count if played else config.parallel.tensor
+
+
+def _parallelism_fault(num_ranks: int, model: ModelFacts) -> Fit | None:
     if model.shape is None or model.shape.can_be_shared_by(num_ranks):
         return None
     heads = min(layer.num_kv_heads for layer in model.shape.layers)

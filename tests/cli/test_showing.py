@@ -63,6 +63,12 @@ def test_objects_are_shown_without_the_bookkeeping_of_apply() -> None:
         (service(("Ready", "False", "no pods"), ("ModelFits", "False", "80 GB")), False, True, "Reason: 80 GB"),
         (service(("Ready", "True", ""), ("ModelFits", "Unknown", "")), True, False, "Reason"),
         (service(("Ready", "True", ""), replicas=3, num_ready=2), False, False, "2 of 3 replicas are ready"),
+        (
+            service(("Ready", "True", "no GPU is free"), replicas=3, num_ready=2),
+            False,
+            False,
+            "2 of 3 replicas are ready: no GPU is free",
+        ),
         (service(("Ready", "True", ""), replicas=0, num_ready=0), True, False, "Reason"),
         # What was said of another spec says nothing of this one.
         (service(("Ready", "True", ""), generation=3), False, False, "the operator hasn't looked at it yet"),

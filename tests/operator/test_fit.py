@@ -145,3 +145,11 @@ def test_a_simulated_model_fits_what_is_played() -> None:
     assert fit(LLAMA_70B, SIMULATED, simulation={"accelerator": "4xh100"}).status == "True"
     assert fit(LLAMA_70B, SIMULATED, simulation={"memory": "160Gi"}).status == "True"
     assert fit(LLAMA_70B, SIMULATED, accelerator={"count": 4}, simulation={"accelerator": "4xh100"}).status == "True"
+
+
+def test_what_a_simulated_model_would_be_refused_for_it_is_refused_for() -> None:
+    three = fit(LLAMA_70B, SIMULATED, accelerator={"count": 3}, simulation={"accelerator": "4xh100"})
+    assert (three.status, three.reason) == ("False", "ParallelismUnsupported")
+    unknown = fit(ModelFacts(fault="?"), SIMULATED, model={"uri": "simulated://llama-71b"})
+    assert (unknown.status, unknown.reason) == ("False", "ModelUnknown")
+    assert "llama-3.1-70b" in unknown.message

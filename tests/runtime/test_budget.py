@@ -1,5 +1,6 @@
 """What memory, types and threads come out of settings, sizes and the machine."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pagefleet_contract.engine import EngineConfig
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
 from pagefleet_runtime.models.dtypes import choose_dtypes
-from pagefleet_runtime.models.machine import read_machine
+from pagefleet_runtime.models.machine import held_bytes, read_machine
 
 MIB = 2**20
 # A block of 16 tokens is 16 · 2 layers · 2 heads · 32 values · 4 bytes = 8 KiB.
@@ -171,6 +172,34 @@ def test_memory_is_the_containers_or_what_is_free(
 
     assert machine.memory_bytes == memory
     assert source in machine.memory_source
+
+
+def test_where_no_group_limits_memory_a_caller_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEFLEET_MEMORY_LIMIT_BYTES", "4000")
+
+    machine = read_machine(machine_root(tmp_path, "0::/\n", {}))
+
+    assert (machine.memory_bytes, machine.memory_source) == (4000, "the container's limit")
+
+
+def test_what_processes_hold_beside_the_weights_is_not_given_to_blocks() -> None:
+    # 90 MiB less 80 of weights and workspace, and 4 that the processes hold.
+    assert (
+        plan({"memory_percent": 90}, replace(SIZES, process_bytes=4 * MIB)).num_blocks
+        < plan({"memory_percent": 90}).num_blocks
+    )
+    with pytest.raises(ModelRefused, match="workspace 20 MiB, the processes themselves 30 MiB"):
+        plan({"memory_percent": 90}, replace(SIZES, process_bytes=30 * MIB))
+
+
+def test_a_process_holds_what_its_end_would_free() -> None:
+    before = held_bytes(os.getpid())
+    block = bytearray(os.urandom(64 << 20))
+
+    held = held_bytes(os.getpid())
+    assert held - before >= 60 << 20
+    del block
+    assert held_bytes(os.getpid()) <= held - (60 << 20)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,6 @@ _FLAGS = (
     "-fno-trapping-math",
     "-ffp-contract=fast",
     "-fopenmp",
-    "-shared",
     "-fPIC",
     "-fvisibility=hidden",
     "-Wno-psabi",
@@ -94,19 +94,33 @@ def compile_library(target: Target, path: Path) -> str | None:
     compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("c++")
     if compiler is None:
         return "there is no C++ compiler (g++) to compile the CPU kernels with"
-    sources = [str(source) for source in sorted(_SOURCES.glob("*.cpp"))]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compile-") as folder:
-            made = Path(folder) / path.name
-            command = [compiler, *_FLAGS, *target.flags, "-o", str(made), *sources]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
-            if done.returncode != 0:
-                return f"{compiler} failed on the CPU kernels: {done.stderr.strip()[-2000:]}"
-            made.rename(path)
+            _compile_all([compiler, *_FLAGS, *target.flags], Path(folder) / path.name)
+            (Path(folder) / path.name).rename(path)
+    except subprocess.CalledProcessError as error:
+        return f"{compiler} failed on the CPU kernels: {error.stderr.strip()[-2000:]}"
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the CPU kernels couldn't be compiled into {path.parent}: {error}"
     return None
+
+
+def _compile_all(command: list[str], made: Path) -> None:
+    """Compile the sources at the same time, as cores allow, and link them beside."""
+    sources = sorted(_SOURCES.glob("*.cpp"), key=lambda source: -source.stat().st_size)
+    objects = [made.with_name(f"{source.stem}.o") for source in sources]
+
+    def compile_one(source: Path, to: Path) -> None:
+        _run([*command, "-c", "-o", str(to), str(source)])
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(compile_one, sources, objects))
+    _run([*command, "-shared", "-o", str(made), *map(str, objects)])
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=True)
 
 
 def _load(path: Path) -> ctypes.CDLL:

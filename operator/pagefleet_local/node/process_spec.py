@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from pagefleet_contract.names import ENV_LISTEN_ADDRESS
+from pagefleet_contract.names import ENV_LISTEN_ADDRESS, ENV_MEMORY_LIMIT
 from pagefleet_local.node.environment import ConfigError, Place, Sources, declared_environment, expand
 from pagefleet_local.node.pods import TOKEN_MOUNT, Manifest
+from pagefleet_local.node.quantities import quantity
 from pagefleet_local.node.rewriting import AddressOf, under_mount_root, with_addresses, with_folders
 
 # What both images set for every program in them.
@@ -76,6 +77,7 @@ def process_spec(container: Manifest, pod: Manifest, grounds: Grounds, sources: 
         ENV_LISTEN_ADDRESS: grounds.place.address,
         ENV_KUBECONFIG: str(grounds.kubeconfig) if has_token(container) else "",
         ENV_DEVICES: ",".join(grounds.devices),
+        ENV_MEMORY_LIMIT: _memory_limit(container),
     }
     declared = declared_environment(container, pod, grounds.place, sources, fixed)
     folders = mount_folders(container, grounds, declared)
@@ -89,6 +91,12 @@ def process_spec(container: Manifest, pod: Manifest, grounds: Grounds, sources: 
         environment=own | {name: here(value) for name, value in declared.items()},
         folder=here(container.get("workingDir") or "") or str(grounds.home),
     )
+
+
+def _memory_limit(container: Manifest) -> str:
+    """Return the container's limit in bytes, empty where it has none."""
+    limit = ((container.get("resources") or {}).get("limits") or {}).get("memory")
+    return str(int(quantity(limit))) if limit else ""
 
 
 def hook_spec(command: list[str], process: ProcessSpec, container: Manifest, grounds: Grounds) -> ProcessSpec:

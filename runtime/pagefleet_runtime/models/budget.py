@@ -27,6 +27,7 @@ class LoadedSizes:
     memory_source: str
     model_length: int | None  # the model's own longest request
     num_ranks: int = 1  # each with sizes like these
+    process_bytes: int = 0  # what the processes hold beside the weights; 0 where the memory isn't theirs, but a GPU's
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +102,26 @@ def _blocks_of_memory(memory: str, block_bytes: int) -> int:
 def _blocks_of_percent(config: EngineConfig, sizes: LoadedSizes, block_bytes: int) -> int:
     percent = config.kv_cache.budget.memory_percent
     assert percent is not None, "the settings have exactly one kind of budget"
-    split = MemorySplit(sizes.memory_bytes, percent, sizes.weights_bytes, sizes.workspace_bytes)
+    split = MemorySplit(sizes.memory_bytes, percent, sizes.weights_bytes, _workspace(sizes))
     num_blocks = blocks_in(split.kv_bytes, block_bytes + _scratch_bytes(sizes.shape, block_bytes))
     if num_blocks == 0:
         raise ModelRefused(
             f"nothing is left for KV blocks: {percent} % of {describe_bytes(sizes.memory_bytes)} "
             f"({sizes.memory_source}) is {describe_bytes(sizes.memory_bytes * percent // 100)}, but weights take "
-            f"{describe_bytes(sizes.weights_bytes)} and workspace {describe_bytes(sizes.workspace_bytes)}; give more "
+            f"{describe_bytes(sizes.weights_bytes)} and {_workspace_words(sizes)}; give more "
             "memory, raise --kv-cache-budget-memory-percent, or lower --scheduling-max-batch-tokens or "
             "--scheduling-max-sequences"
         )
     return num_blocks
+
+
+def _workspace(sizes: LoadedSizes) -> int:
+    return sizes.workspace_bytes + sizes.process_bytes
+
+
+def _workspace_words(sizes: LoadedSizes) -> str:
+    processes = f", the processes themselves {describe_bytes(sizes.process_bytes)}" if sizes.process_bytes else ""
+    return f"workspace {describe_bytes(sizes.workspace_bytes)}{processes}"
 
 
 def _scratch_bytes(shape: ModelShape, block_bytes: int) -> int:
@@ -122,11 +132,11 @@ def _scratch_bytes(shape: ModelShape, block_bytes: int) -> int:
 
 def _check_it_fits(sizes: LoadedSizes, num_blocks: int, block_bytes: int) -> None:
     kv_bytes = num_blocks * block_bytes
-    needed = kv_bytes + sizes.weights_bytes + sizes.workspace_bytes
+    needed = kv_bytes + sizes.weights_bytes + _workspace(sizes)
     if needed > sizes.memory_bytes:
         raise ModelRefused(
             f"{num_blocks} KV blocks take {describe_bytes(kv_bytes)}; with {describe_bytes(sizes.weights_bytes)} of "
-            f"weights and {describe_bytes(sizes.workspace_bytes)} of workspace that is {describe_bytes(needed)}, more "
+            f"weights and {_workspace_words(sizes)} that is {describe_bytes(needed)}, more "
             f"than {describe_bytes(sizes.memory_bytes)} ({sizes.memory_source}); "
             "lower --kv-cache-budget-blocks or --kv-cache-budget-memory"
         )

@@ -1,6 +1,7 @@
 """From settings to an executor that is proven and measured: the steps of loading, in order."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,7 +31,7 @@ from pagefleet_runtime.models.dtypes import Dtypes, choose_dtypes
 from pagefleet_runtime.models.gate import eager_logits, prove_structure
 from pagefleet_runtime.models.gguf import convert_gguf
 from pagefleet_runtime.models.layer_shapes import observe_layers
-from pagefleet_runtime.models.machine import Machine, read_machine
+from pagefleet_runtime.models.machine import Machine, held_bytes, read_machine
 from pagefleet_runtime.models.ranks import Alone, Lost, Member, Ranks, RankTask, Workers, end_process
 from pagefleet_runtime.models.sharding import check_divides
 from pagefleet_runtime.models.sources import GgufFile, ModelSource, resolve_source
@@ -148,7 +149,7 @@ def _load_share(
     ranks.least(0)  # reading takes ranks unequally long, and from here on they wait for one another in every layer
     proven = _prove(model, hf_config, directory, dtypes, config, kernels, ranks, progress)
     progress(LoadProgress("kv", 0.0))
-    sizes = _sizes(proven, config, dtypes, device, ranks.size)
+    sizes = _sizes(proven, config, dtypes, device, ranks)
     plan = plan_memory(config, sizes)
     plan = plan.cut(ranks.least(plan.num_blocks), config.kv_cache.block_size)
     cache_ = KVCache(
@@ -277,7 +278,7 @@ def _loaded(
     return LoadedModel(executor, info, step_cost)
 
 
-def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device, num_ranks: int) -> LoadedSizes:
+def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device, ranks: Ranks) -> LoadedSizes:
     hf_config = proven.paged.model.config
     hidden_size = int(hf_config.hidden_size)
     workspace = workspace_bytes(
@@ -289,16 +290,24 @@ def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device
         value_bytes=getattr(torch, dtypes.weights).itemsize,
     )
     own_length = getattr(hf_config, "max_position_embeddings", None)
+    weights = weights_bytes(proven.paged.model)
     return LoadedSizes(
         shape=ModelShape(proven.layers),
         kv_dtype=dtypes.kv,
-        weights_bytes=weights_bytes(proven.paged.model),
+        weights_bytes=weights,
         workspace_bytes=workspace,
         memory_bytes=device.memory_bytes,
         memory_source=device.memory_source,
         model_length=int(own_length) if own_length else None,
-        num_ranks=num_ranks,
+        num_ranks=ranks.size,
+        process_bytes=_process_bytes(weights, ranks.rank) if device.is_cpu else 0,
     )
+
+
+def _process_bytes(weights_bytes: int, rank: int) -> int:
+    """Return what this process holds beside the weights; with rank 0 goes the server, which has started it."""
+    server_bytes = held_bytes(os.getppid()) if rank == 0 else 0
+    return max(0, held_bytes(os.getpid()) - weights_bytes) + server_bytes
 
 
 def _widest(size: int | Sequence[int] | None, fallback: int) -> int:
@@ -314,6 +323,7 @@ def _startup_table(
     block_size = config.kv_cache.block_size
     block_bytes = plan.bytes_per_block * sizes.num_ranks
     per_token = block_bytes // block_size
+    processes = (("processes", describe_bytes(sizes.process_bytes)),) if sizes.process_bytes else ()
     ranks = () if sizes.num_ranks == 1 else (("ranks", f"{sizes.num_ranks}; weights and memory are one's"),)
     return (
         ("model", config.model.uri),
@@ -323,6 +333,7 @@ def _startup_table(
         ("KV blocks", f"{plan.num_blocks} of {block_size} tokens"),
         ("KV tokens", str(plan.num_blocks * block_size)),
         ("workspace", f"{describe_bytes(sizes.workspace_bytes)} (estimate)"),
+        *processes,
         ("memory", f"{describe_bytes(sizes.memory_bytes)} ({sizes.memory_source})"),
         ("longest request", f"{plan.max_length_tokens} tokens"),
         ("threads", str(machine.num_threads)),

@@ -1,8 +1,11 @@
 """What the machine gives this process: cores, memory, instructions. Container limits count, not the host's size."""
 
+import ctypes
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+
+from pagefleet_contract.names import ENV_MEMORY_LIMIT
 
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
@@ -35,6 +38,16 @@ def read_machine(root: Path = Path("/")) -> Machine:
     )
 
 
+def held_bytes(process_id: int, root: Path = Path("/")) -> int:
+    """Return the memory that the process's end alone would free, after giving back what this process has freed
+    itself; 0 where the system doesn't say."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
+    lines = [line.split() for line in _read(root / f"proc/{process_id}/status").splitlines()]
+    return sum(int(line[1]) * 1024 for line in lines if line and line[0] in ("RssAnon:", "RssShmem:"))
+
+
 def _num_threads(root: Path) -> int:
     cores = len(os.sched_getaffinity(0))
     quota = _cpu_quota(root)
@@ -60,6 +73,9 @@ def _memory(root: Path) -> tuple[int, str]:
     figures = {line.split(":")[0]: line for line in _read(root / "proc/meminfo").splitlines()}
     total, available = (int(figures[name].split()[1]) * 1024 for name in ("MemTotal", "MemAvailable"))
     limits = [total]
+    told = os.environ.get(ENV_MEMORY_LIMIT, "")
+    if told.isdigit():
+        limits.append(int(told))
     for directory in _group_directories(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             text = _read(directory / name)

@@ -41,7 +41,13 @@ def test_nothing_is_inherited_and_python_is_the_environment_s(monkeypatch: pytes
         "PAGEFLEET_LISTEN_ADDRESS": "127.1.0.9",
         "KUBECONFIG": "",
         "CUDA_VISIBLE_DEVICES": "",
+        "PAGEFLEET_MEMORY_LIMIT_BYTES": "",
     }
+
+
+def test_a_process_learns_its_memory_limit_as_a_control_group_would_tell_it() -> None:
+    limited = spec_of("python", resources={"limits": {"memory": "2Gi"}})
+    assert limited.environment["PAGEFLEET_MEMORY_LIMIT_BYTES"] == str(2 * 2**30)
 
 
 def test_words_are_expanded_and_then_brought_to_this_machine() -> None:
