@@ -97,11 +97,11 @@ class Swap(Section, WithRules):
 
     mode: Literal["Disabled", "Recompute", "Host", "Auto"] = "Recompute"
     """What happens when KV memory ends. Recompute frees the youngest request's blocks and computes them again later,
-    Host copies them to host memory, Auto takes what is cheaper for each. Disabled never moves a running request:
-    admission reserves maxLength for each."""
+    Host copies them to host memory, Auto takes what is cheaper for each; this version takes both for Recompute.
+    Disabled never moves a running request: admission reserves maxLength for each."""
 
     host_memory: Quantity | None = None
-    """Host memory of one replica for swapped blocks, such as 64Gi."""
+    """Host memory of one replica for swapped blocks, such as 64Gi. Not in effect in this version."""
 
     high_watermark_percent: int | None = Field(default=None, ge=1, le=100)
     """Share of the blocks in use from which pages are written to the host ahead of need, in percent."""
@@ -205,14 +205,16 @@ class Routing(Section):
     mode: Literal["LeastPressure", "PrefixAware", "Service", "InferencePool"] = "LeastPressure"
     """How requests find a replica. LeastPressure takes the replica with the fewest requests in flight; PrefixAware
     prefers one that has the beginning of the prompt; Service has no router of its own, the engine pods stand behind
-    the Service; InferencePool leaves it to a gateway."""
+    the Service; InferencePool leaves it to a gateway. This version takes PrefixAware and InferencePool for
+    LeastPressure."""
 
     load_cap_percent: int = Field(default=125, ge=100, le=1000)
-    """How far above the mean load a replica may be and still be preferred for its prefix, in percent."""
+    """How far above the mean load a replica may be and still be preferred for its prefix, in percent. Not in effect in
+    this version."""
 
 
 class KVQuotaPercent(Section):
-    """How much of the KV cache one tenant may hold."""
+    """How much of the KV cache one tenant may hold. Not in effect in this version."""
 
     default: int = Field(default=100, ge=1, le=100)
     """Share of the KV blocks that the running requests of one tenant may hold, in percent."""
@@ -289,7 +291,8 @@ class InferenceServiceSpec(Section, WithRules):
     serving: Serving = Serving()
 
     autoscaling: Autoscaling | None = None
-    """Who changes the number of replicas, and when; if absent, nothing scales by itself."""
+    """Who changes the number of replicas, and when; if absent, nothing scales by itself. Not in effect in
+    this version, but for the scale subresource."""
 
     routing: Routing = Routing()
 
