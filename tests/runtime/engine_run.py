@@ -68,8 +68,9 @@ class EngineRun:
 
 
 def other_ranks() -> list[psutil.Process]:
-    """Return the processes that this one's engines have started."""
-    return [rank for engine in psutil.Process().children() for rank in engine.children()]
+    """Return the ranks that this process's engines have started; servers of other tests are its children, too."""
+    started = [process for engine in psutil.Process().children() for process in engine.children()]
+    return [process for process in started if "pagefleet_runtime.rank_process" in process.cmdline()]
 
 
 @contextmanager
