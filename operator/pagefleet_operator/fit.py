@@ -23,6 +23,7 @@ from pagefleet_operator.observed import ModelFacts
 
 # What most models have. None stores less a value, so that False is certain.
 _AUTO_DTYPE = "bfloat16"
+_POD_LIMIT = "podTemplate.resources.limits.memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +113,28 @@ def _memory(spec: InferenceServiceSpec, config: EngineConfig) -> tuple[int, str]
             return quantity_bytes(played.memory), "simulation.memory"
         known = None if played.accelerator is None else find_accelerator(played.accelerator)
         return None if known is None else (known.memory_bytes, f"simulation.accelerator {played.accelerator}")
+    limit = _pod_limit(spec)
+    if limit is not None:
+        try:
+            return quantity_bytes(limit), _POD_LIMIT
+        except ValueError:
+            return None  # Kubernetes knows more ways to write a number
     if accelerator.memory is None:
         return None
     return quantity_bytes(accelerator.memory), "accelerator.memory"
 
 
+def _pod_limit(spec: InferenceServiceSpec) -> str | None:
+    """Return what a replica on a CPU gets whatever `accelerator.memory` says."""
+    return spec.pod_template.resources.limits.get("memory") if spec.accelerator.resource == CPU else None
+
+
 def _how_to_tell_memory(spec: InferenceServiceSpec) -> str:
     if is_simulated(spec.model.uri):
         return "neither simulation.memory nor a known simulation.accelerator says how much memory is played"
+    limit = _pod_limit(spec)
+    if limit is not None:
+        return f"{_POD_LIMIT} is {limit}, which isn't reckoned with here"
     if spec.accelerator.resource == CPU:
         return "accelerator.memory is absent, so a replica takes what its node has"
     return f"accelerator.memory is absent, so nothing says how much memory one {spec.accelerator.resource} has"

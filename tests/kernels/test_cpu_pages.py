@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pagefleet_kernels.cpu import CpuLibrary
+from pagefleet_kernels.cpu.cache import PageWriter
 from pagefleet_kernels.kv_write.cpu import kv_write_cpu
 from pagefleet_kernels.kv_write.reference import kv_write_reference
 from pagefleet_kernels.page_copy.cpu import page_copy_cpu
@@ -96,6 +97,19 @@ def test_rotations_that_do_not_fit_are_named(library: CpuLibrary) -> None:
         rotary_kv_write(x[:2], x, x, angles, angles, pages, pages, slots, library=library)
     with pytest.raises(ValueError, match="query norm"):
         rotary_kv_write(x, x, x, angles, angles, pages, pages, slots, query_norm=torch.ones(7), library=library)
+    wide, wide_pages = torch.zeros(3, 1, 258), torch.zeros(2, 4, 1, 258)
+    with pytest.raises(ValueError, match="keys have 258 numbers a head, of which 8 are rotated"):
+        rotary_kv_write(wide, wide, wide, angles, angles, wide_pages, wide_pages, slots, library=library)
+
+
+def test_a_writer_takes_as_many_slots_as_tokens_in_every_step(library: CpuLibrary) -> None:
+    pages = torch.zeros(2, 2, 8, 1, 8)
+    writer, x, slots = PageWriter(library, pages[0], pages[1]), torch.ones(6, 1, 8), torch.arange(6)
+
+    writer.write(x, x, slots)
+
+    with pytest.raises(ValueError, match=r"keys have shape \[6, 1, 8\]; expected \[2, 1, 8\]"):
+        writer.write(x, x, slots[:2])
 
 
 @pytest.mark.parametrize("page_bytes", [6, 4096, 300_001])

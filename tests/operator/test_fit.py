@@ -153,3 +153,16 @@ def test_what_a_simulated_model_would_be_refused_for_it_is_refused_for() -> None
     unknown = fit(ModelFacts(fault="?"), SIMULATED, model={"uri": "simulated://llama-71b"})
     assert (unknown.status, unknown.reason) == ("False", "ModelUnknown")
     assert "llama-3.1-70b" in unknown.message
+
+
+def test_on_a_cpu_the_pods_own_limit_is_the_memory() -> None:
+    def on_a_cpu(limit: str) -> Fit:
+        return fit(
+            LLAMA_8B,
+            accelerator={"resource": "cpu", "memory": "4Gi"},
+            podTemplate={"resources": {"limits": {"memory": limit}}},
+        )
+
+    assert (on_a_cpu("64Gi").status, on_a_cpu("8Gi").status) == ("True", "False")
+    assert "podTemplate.resources.limits.memory" in on_a_cpu("8Gi").message
+    assert on_a_cpu("64.5Gi").reason == "MemoryUnknown"

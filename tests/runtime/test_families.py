@@ -1,6 +1,7 @@
 """Families of transformers as tiny random models: the right ones pass the gate, the wrong ones are refused by name."""
 
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from pagefleet_runtime.models.gate import prove_structure
 from pagefleet_runtime.models.layer_shapes import observe_layers
 from pagefleet_runtime.models.speed_up import speed_up
 from pagefleet_runtime.models.support import check_class, check_config
-from pagefleet_runtime.models.weights import model_class, weights_bytes
+from pagefleet_runtime.models.weights import mapped_bytes, model_class, uncoded_bytes, weights_bytes
 from pagefleet_runtime.plan import Row
 from pagefleet_runtime.request import SequenceKey
 from tests.runtime.tiny_models import RIGHT_FAMILIES, WRONG_FAMILIES, tiny_config
@@ -66,6 +67,10 @@ def test_a_family_passes_the_gate_with_numbas_kernels(family: str, request: pyte
 )
 def test_fused_layers_follow_the_configuration(family: str, changes: dict[str, Any], kernels: Kernels) -> None:
     prove_structure(tiny_config(family, **changes), kernels=kernels)
+
+
+def test_heads_too_large_for_the_fused_layers_leave_the_layers_alone(kernels: Kernels) -> None:
+    prove_structure(tiny_config("llama", head_dim=320), kernels=kernels)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +128,25 @@ def test_int8_weights_are_counted_as_they_lie(kernels: Kernels) -> None:
 
     # A byte less of each weight, a scale more for each output; norms are kept in float32.
     assert weights_bytes(model) == before - halves + 4 * outputs + norms
+
+
+@pytest.mark.parametrize(("family", "all_coded"), [("llama", True), ("gpt2", False), ("mixtral", False)])
+def test_what_int8_weights_leave_as_it_is_can_be_told(family: str, all_coded: bool, kernels: Kernels) -> None:
+    model: Any = AutoModelForCausalLM.from_config(tiny_config(family))  # type: ignore[no-untyped-call]
+
+    speed_up(model, with_int8_weights(kernels))
+
+    assert (uncoded_bytes(model) == 0) is all_coded
+
+
+def test_weights_in_their_files_mapping_are_told_from_those_in_memory(tmp_path: Path) -> None:
+    model = torch.nn.Linear(8, 4)
+    address = model.weight.data_ptr()
+    maps = tmp_path / "maps"
+    maps.write_text(f"{address:x}-{address + 4096:x} r--p 00000000 fe:00 7 /models/model.safetensors\n")
+
+    assert mapped_bytes(model, maps) >= 8 * 4 * 4
+    assert mapped_bytes(model, tmp_path / "none") == 0
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "cohere2", "granite", "gpt2", "mixtral", "nemotron"])

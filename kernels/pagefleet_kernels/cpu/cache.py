@@ -18,6 +18,8 @@ from pagefleet_kernels.cpu.arguments import (
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.quantised_kv import CacheScales, Fp8Scales, Int8Scales
 
+MOST_ROTATED = 256  # numbers of a head that is rotated: MOST_VALUES of cache.cpp
+
 
 class _Arguments(ctypes.Structure):
     """WriteArguments of cpu/cache.cpp, field by field. Strides count bytes."""
@@ -117,7 +119,16 @@ class PageWriter:
     ) -> ctypes.Structure:
         """Return what the library reads, up to the next call. Raises ValueError where something doesn't fit."""
         arguments = self._arguments
-        layout = (key.shape, key.stride(), value.stride(), key.dtype, value.dtype, slots.stride())
+        layout = (
+            key.shape,
+            key.stride(),
+            key.dtype,
+            value.shape,
+            value.stride(),
+            value.dtype,
+            slots.shape,
+            slots.stride(),
+        )
         if layout != self._layout:
             self._take_layout(key, value, slots)
             self._layout = layout
@@ -156,6 +167,11 @@ class PageWriter:
     def _take_rotation(self, rotation: Rotation, dtype: torch.dtype) -> None:
         query, cosine, arguments = rotation.query, rotation.cosine, self._arguments
         check_dense("query", query)
+        if arguments.key_size > MOST_ROTATED or not 0 < cosine.shape[1] <= arguments.key_size or cosine.shape[1] % 2:
+            raise ValueError(
+                f"keys have {arguments.key_size} numbers a head, of which {cosine.shape[1]} are rotated; the CPU "
+                f"kernel takes up to {MOST_ROTATED}, and rotates an even number of them"
+            )
         check_type("cosine", cosine)
         check_dense("cosine", cosine)
         if query.dtype != dtype or cosine.dtype != rotation.sine.dtype or cosine.stride() != rotation.sine.stride():

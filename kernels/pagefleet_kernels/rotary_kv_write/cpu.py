@@ -23,10 +23,5 @@ def rotary_kv_write_cpu(
     scales: CacheScales | None = None,
 ) -> None:
     """Arguments as checked by rotary_kv_write. Raises ValueError where a slot isn't in the pages."""
-    if key.shape[2] > _MAX_SIZE:
-        raise ValueError(f"keys have {key.shape[2]} numbers a head; the CPU kernel takes up to {_MAX_SIZE}")
     rotation = Rotation(query, cosine, sine, query_norm, key_norm, epsilon)
     PageWriter(library, key_pages, value_pages, scales).write(key, value, slots.contiguous(), rotation)
-
-
-_MAX_SIZE = 256

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pagefleet_kernels.cpu.cache import PageWriter, Rotation
+from pagefleet_kernels.cpu.cache import MOST_ROTATED, PageWriter, Rotation
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.decoder_layer import DecoderLayer, LayerNorm, LayerStep, LayerWeights, can_attend
 from pagefleet_kernels.gated_activation import Activation
@@ -53,12 +53,12 @@ _FAMILIES = {
 
 
 def fuse_layers(model: Any, library: CpuLibrary, packer: LinearPacker) -> bool:
-    """Replace the model's layers and last norm, if its family is known; else change nothing.
+    """Replace the model's layers and last norm, if its family and the size of its heads are known; else nothing.
     Returns whether it did. The replaced layers' weights are freed one layer at a time."""
     body = model.base_model
     layers: Any = getattr(body, "layers", ())
     family = _family_of(layers, model.config)
-    if family is None:
+    if family is None or any(int(layer.self_attn.head_dim) > MOST_ROTATED for layer in layers):
         return False
     for index in range(len(layers)):
         layers[index] = FusedLayer(layers[index], family, library, packer)

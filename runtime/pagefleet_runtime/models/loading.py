@@ -37,7 +37,14 @@ from pagefleet_runtime.models.sharding import check_divides
 from pagefleet_runtime.models.sources import GgufFile, ModelSource, resolve_source
 from pagefleet_runtime.models.speed_up import speed_up
 from pagefleet_runtime.models.warmup import clear_for_steps, measure_steps
-from pagefleet_runtime.models.weights import end_token_ids, read_config, read_weights, weights_bytes
+from pagefleet_runtime.models.weights import (
+    end_token_ids,
+    mapped_bytes,
+    read_config,
+    read_weights,
+    uncoded_bytes,
+    weights_bytes,
+)
 from pagefleet_runtime.models.weights_gate import gate_sequences, measure_fp8_scales, prove_paged_weights
 from pagefleet_runtime.protocol import EngineInfo, LoadProgress
 from pagefleet_runtime.step_cost import StepCost, fit_step_cost
@@ -217,8 +224,17 @@ def _prove(
     figures = prove_paged_weights(paged, layers, sequences, eager, stored_dtype(dtypes.kv), block_size, kernels, scales)
     _log.info("paged attention equals the model's own: %s", figures)
     progress(LoadProgress("gate", 1.0, figures))
-    return _Proven(
-        paged, layers, kernels, ", ".join((kernels.description, *done)), dtypes.notes + kernels.notes, scales
+    notes = (*dtypes.notes, *kernels.notes, *_uncoded_notes(model, kernels, dtypes))
+    return _Proven(paged, layers, kernels, ", ".join((kernels.description, *done)), notes, scales)
+
+
+def _uncoded_notes(model: Any, kernels: Kernels, dtypes: Dtypes) -> tuple[str, ...]:
+    left = uncoded_bytes(model) if kernels.linears == "int8" else 0
+    if not left:
+        return ()
+    return (
+        f"{describe_bytes(left)} of weights stay in {dtypes.weights}: model.quantization int8 knows linear layers, and "
+        f"models of type {model.config.model_type!r} keep these elsewhere (experts, convolutions)",
     )
 
 
@@ -290,7 +306,8 @@ def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device
         value_bytes=getattr(torch, dtypes.weights).itemsize,
     )
     own_length = getattr(hf_config, "max_position_embeddings", None)
-    weights = weights_bytes(proven.paged.model)
+    model = proven.paged.model
+    weights = weights_bytes(model)
     return LoadedSizes(
         shape=ModelShape(proven.layers),
         kv_dtype=dtypes.kv,
@@ -300,14 +317,14 @@ def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device
         memory_source=device.memory_source,
         model_length=int(own_length) if own_length else None,
         num_ranks=ranks.size,
-        process_bytes=_process_bytes(weights, ranks.rank) if device.is_cpu else 0,
+        process_bytes=_process_bytes(weights - mapped_bytes(model), ranks.rank) if device.is_cpu else 0,
     )
 
 
-def _process_bytes(weights_bytes: int, rank: int) -> int:
+def _process_bytes(held_weights_bytes: int, rank: int) -> int:
     """Return what this process holds beside the weights; with rank 0 goes the server, which has started it."""
     server_bytes = held_bytes(os.getppid()) if rank == 0 else 0
-    return max(0, held_bytes(os.getpid()) - weights_bytes) + server_bytes
+    return max(0, held_bytes(os.getpid()) - held_weights_bytes) + server_bytes
 
 
 def _widest(size: int | Sequence[int] | None, fallback: int) -> int:

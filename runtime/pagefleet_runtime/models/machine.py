@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from pagefleet_contract.names import ENV_MEMORY_LIMIT
+from pagefleet_runtime.errors import ModelRefused
 
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
@@ -31,7 +32,8 @@ class Machine:
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
-    """Return what /proc and /sys below `root` say, in cgroups of version 1 and 2."""
+    """Return what /proc and /sys below `root` say, in cgroups of version 1 and 2. Raises ModelRefused where the
+    environment's limit is no number."""
     memory, source = _memory(root)
     return Machine(
         num_threads=_num_threads(root), memory_bytes=memory, memory_source=source, has_bfloat16=_has_bfloat16(root)
@@ -74,7 +76,9 @@ def _memory(root: Path) -> tuple[int, str]:
     total, available = (int(figures[name].split()[1]) * 1024 for name in ("MemTotal", "MemAvailable"))
     limits = [total]
     told = os.environ.get(ENV_MEMORY_LIMIT, "")
-    if told.isdigit():
+    if told:
+        if not (told.isascii() and told.isdecimal()):
+            raise ModelRefused(f"{ENV_MEMORY_LIMIT} is {told!r}; expected a number of bytes, such as {2**31}")
         limits.append(int(told))
     for directory in _group_directories(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):

@@ -68,10 +68,31 @@ def read_weights(directory: Path, dtype: torch.dtype, num_ranks: int = 1) -> Any
 
 def weights_bytes(model: torch.nn.Module) -> int:
     """Return the bytes of parameters, buffers and packed weights that this process holds, shared ones once."""
-    held = (t.to_local() if isinstance(t, DTensor) else t for t in (*model.parameters(), *model.buffers()))
-    tensors = {t.data_ptr(): t.numel() * t.itemsize for t in held}
     packed = sum(module.num_bytes for module in model.modules() if isinstance(module, PrepackedLinear))
-    return sum(tensors.values()) + packed
+    return sum(_held(model).values()) + packed
+
+
+def mapped_bytes(model: torch.nn.Module, maps: Path = Path("/proc/self/maps")) -> int:
+    """Return how many of these bytes lie in the mapping of the weights' files still: no memory is taken for them that
+    couldn't be read again."""
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    spans = [line.split()[0].split("-") for line in lines if line.endswith(".safetensors")]
+    ranges = [range(int(begin, 16), int(end, 16)) for begin, end in spans]
+    return sum(size for address, size in _held(model).items() if any(address in span for span in ranges))
+
+
+def uncoded_bytes(model: Any) -> int:
+    """Return the bytes of matrices that no linear layer has packed, embeddings aside: int8 weights leave them as they
+    are."""
+    embedding = model.get_input_embeddings().weight
+    matrices = [p for p in model.parameters() if p.dim() >= 2 and p is not embedding]
+    return sum(matrix.numel() * matrix.itemsize for matrix in matrices)
+
+
+def _held(model: torch.nn.Module) -> dict[int, int]:
+    """Return the bytes of parameters and buffers by address."""
+    held = (t.to_local() if isinstance(t, DTensor) else t for t in (*model.parameters(), *model.buffers()))
+    return {t.data_ptr(): t.numel() * t.itemsize for t in held}
 
 
 def end_token_ids(model: Any) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from pagefleet_contract.capacity import LayerShape
 from pagefleet_kernels.choice import Kernels
 from pagefleet_kernels.quantised_kv import Fp8Scales, fitting_fp8_scale
+from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from pagefleet_runtime.model_executor.paged_model import PagedModel
 from pagefleet_runtime.models.gate import bounds_of, prove_weights, run_paged
@@ -65,14 +66,18 @@ def measure_fp8_scales(
     block_size: int,
     kernels: Kernels,
 ) -> list[Fp8Scales]:
-    """Return each layer's scales, from the largest keys and values that the sequences give."""
+    """Return each layer's scales, from the largest keys and values that the sequences give. Raises ModelRefused where
+    those aren't numbers."""
     cache = KVCache(layers, _blocks(sequences, block_size), block_size, model.dtype, model.model.device, kernels)
     cache.buffer.zero_()
     run_paged(model, cache, sequences, _chunks([len(ids) for ids in sequences]))
-    return [
-        Fp8Scales(*(fitting_fp8_scale(float(pages.abs().max())) for pages in cache.pages(index)))
-        for index in range(cache.num_layers)
-    ]
+    try:
+        return [
+            Fp8Scales(*(fitting_fp8_scale(float(pages.abs().max())) for pages in cache.pages(index)))
+            for index in range(cache.num_layers)
+        ]
+    except ValueError as error:
+        raise ModelRefused(f"keys and values have no fp8 codes: {error}; the model's weights may be broken") from error
 
 
 def _blocks(sequences: Sequence[Sequence[int]], block_size: int) -> int:
