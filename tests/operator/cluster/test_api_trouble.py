@@ -12,7 +12,11 @@ from tests.e2e.api_faults import FaultyApi, Request, faulty_api, is_list, is_wat
 from tests.e2e.services import service
 from tests.operator.cluster.bed import Bed, Operator, wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    # The proxy's client leaves a socket open where it is cancelled while it connects: aiohttp's, not the product's.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @contextmanager
@@ -80,7 +84,6 @@ def test_what_went_while_a_watch_had_lost_its_place_is_found(bed: Bed) -> None:
         assert api.expire_watches(_about("namespaces")) >= 7
         bed.cluster.wait_for("a new one", "Service", bed.namespace, "stays", lambda found: found is not None, 30)
         wait_until("only one service is known", lambda: operator.metric("pagefleet_operator_services") == 6, 30)
-        wait_until("the comparison", lambda: operator.says("found gone without a word of the watch"), 30)
 
 
 def test_cut_watches_lose_nothing(bed: Bed) -> None:
