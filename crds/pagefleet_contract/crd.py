@@ -78,11 +78,11 @@ def _columns() -> list[dict[str, Any]]:
     ready = f'.status.conditions[?(@.type=="{names.CONDITION_READY}")]'
     return [
         _column("Model", "string", ".spec.model.uri", "Where the model is."),
-        _column("Ready", "string", f"{ready}.status", "Whether the service answers with the newest spec."),
-        _column("Replicas", "integer", ".status.replicas", "Pods of the engine that exist."),
+        _column("Ready", "string", ".status.ready", "Ready replicas of those that are asked for."),
+        _column("Up-to-date", "integer", ".status.updatedReplicas", "Replicas that run the newest spec."),
+        _column("Status", "string", f"{ready}.reason", "Serving, or why no replica with the newest spec answers."),
         _column("KV%", "integer", ".status.kv.usedPercent", "Share of the KV blocks that running requests hold."),
         _column("Age", "date", ".metadata.creationTimestamp", "Time since the service was created."),
-        _column("Reason", "string", f"{ready}.reason", "Why it is ready or not.") | {"priority": 1},
         _column("URL", "string", ".status.url", "Where clients in the cluster reach the service.") | {"priority": 1},
     ]
 

@@ -132,13 +132,16 @@ class InferenceServiceStatus(Section):
     """The generation of the spec that this status is about."""
 
     replicas: int | None = None
-    """Pods of the engine that exist."""
+    """Pods of the engine that exist, one that a roll has beyond `spec.replicas` included."""
 
     updated_replicas: int | None = None
     """Pods of this generation."""
 
     ready_replicas: int | None = None
     """Pods that have produced a token and answer."""
+
+    ready: str | None = Field(default=None, max_length=32)
+    """Ready pods of those that are asked for, as kubectl shows a Deployment's: 2/3."""
 
     selector: str | None = Field(default=None, max_length=1024)
     """Labels of the engine's pods, for the scale subresource."""

@@ -21,7 +21,7 @@ from pagefleet_contract.names import (
 from pagefleet_operator.fit import Fit
 from pagefleet_operator.fleet import Fleet, first_trouble
 from pagefleet_operator.observed import Manifest, Pod, Trouble
-from pagefleet_operator.rollout import Roll
+from pagefleet_operator.rollout import Roll, live_replicas
 from pagefleet_operator.troubles import condition_of
 
 # Reasons that come and go by themselves while a service starts or changes.
@@ -189,16 +189,28 @@ def _progressing(view: View) -> Verdict:
     deployment, fleet, wanted = view.deployment, view.fleet, view.spec.replicas
     if deployment is None:
         return Verdict("Unknown", REASON_PENDING, "the engine's Deployment is being made")
-    if view.roll.is_over or view.was_complete:
-        return Verdict("True", REASON_COMPLETE, f"{_count(wanted)} of this generation")
+    told = _ready_of(len(fleet.current_ready), wanted)
+    why = _why_some_are_missing(view)
+    # Before more replicas are asked of the Deployment, all that it has may be ready.
+    if view.was_complete or (view.roll.is_over and live_replicas(deployment) >= wanted):
+        if len(fleet.current_ready) >= wanted:
+            return Verdict("True", REASON_COMPLETE, f"{_count(wanted)} of this generation")
+        return Verdict("True", REASON_COMPLETE, f"the roll is complete; {told}{why}")
     deadline = condition_of(deployment.get("status") or {}, "Progressing")
     if deadline.get("reason") == "ProgressDeadlineExceeded":
-        why = first_trouble(fleet.current) or _creation_failure(deployment)
-        told = f"; {why.message}" if why else ""
-        return Verdict("False", "DeadlineExceeded", f"the roll makes no progress{told}")
-    told = f"{_ready_of(len(fleet.current_ready), wanted)} in this generation"
+        return Verdict("False", "DeadlineExceeded", f"the roll makes no progress{why}")
     older = f"; {_count(len(fleet.older))} of an older one left" if fleet.older else ""
-    return Verdict("True", REASON_ROLLING_OUT, told + older)
+    return Verdict("True", REASON_ROLLING_OUT, f"{told} in this generation{older}{why}")
+
+
+def _why_some_are_missing(view: View) -> str:
+    """Return what keeps a replica of this generation from coming up, to be appended; empty where nothing is known.
+    How far one has loaded is left out: each step would be a write of the status."""
+    trouble = first_trouble(view.fleet.current) or _creation_failure(view.deployment)
+    if trouble is not None:
+        return f"; {trouble.message}"
+    waiting = next((pod for pod in view.fleet.current if not pod.ready), None)
+    return f"; {waiting.name} isn't ready yet" if waiting else ""
 
 
 def _scaling_active(spec: InferenceServiceSpec) -> Verdict:

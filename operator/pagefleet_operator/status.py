@@ -26,6 +26,7 @@ class Facts:
     replicas: int
     updated_replicas: int
     ready_replicas: int
+    wanted_replicas: int | None  # None where the spec can't be read
     model: str | None
     effective: Effective | None
     kv: KVStatus | None
@@ -40,6 +41,7 @@ def status_document(facts: Facts, old: Manifest, now: datetime) -> dict[str, Any
         replicas=facts.replicas,
         updated_replicas=facts.updated_replicas,
         ready_replicas=facts.ready_replicas,
+        ready=None if facts.wanted_replicas is None else f"{facts.ready_replicas}/{facts.wanted_replicas}",
         selector=",".join(f"{key}={value}" for key, value in service_selector(owner.name, COMPONENT_ENGINE).items()),
         url=f"http://{owner.name}.{owner.namespace}.svc:{HTTP_PORT}",
         model=facts.model,

@@ -86,6 +86,7 @@ def _counts(observed: Observed, fleet: Fleet) -> dict[str, Any]:
         "replicas": len(fleet.engines),
         "updated_replicas": len(fleet.current),
         "ready_replicas": len(fleet.ready),
+        "wanted_replicas": None if service.spec is None else service.spec.replicas,
     }
 
 

@@ -41,7 +41,7 @@ class Services:
             "lastTransitionTime": "2026-11-29T12:00:00Z",
         }
         body = {"status": {"observedGeneration": found["metadata"]["generation"], "conditions": [condition]}}
-        body["status"]["readyReplicas"] = 1
+        body["status"] |= {"readyReplicas": 1, "updatedReplicas": 1, "ready": "1/1"}
         self._objects.patch_namespaced_custom_object_status(GROUP, VERSION, NAMESPACE, PLURAL, name, body)
 
     def get(self, name: str) -> dict[str, Any]:
@@ -79,9 +79,9 @@ def test_services_are_listed_and_shown_in_every_form(services: Services) -> None
     services.create("shown")
     services.say("shown", "Ready", "False", "Loading", "weights: 3 of 9")
     table = services.run("get", "shown").stdout.splitlines()
-    assert table[0].split() == ["NAME", "MODEL", "READY", "REPLICAS", "KV%", "AGE"]
-    assert table[1].split()[:3] == ["shown", "simulated://smollm2-135m", "False"]
-    assert "Loading" in services.run("get", "-o", "wide").stdout
+    assert table[0].split() == ["NAME", "MODEL", "READY", "UP-TO-DATE", "STATUS", "KV%", "AGE"]
+    assert table[1].split()[:5] == ["shown", "simulated://smollm2-135m", "1/1", "1", "Loading"]
+    assert "URL" in services.run("get", "-o", "wide").stdout
     assert services.run("get", "-o", "name").stdout.split() == ["shown"]
     for found in (
         json.loads(services.run("get", "shown", "-o", "json").stdout),

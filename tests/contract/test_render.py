@@ -117,10 +117,10 @@ def test_subresources_and_columns_are_those_that_tools_look_for() -> None:
     assert columns == [
         ("Model", 0),
         ("Ready", 0),
-        ("Replicas", 0),
+        ("Up-to-date", 0),
+        ("Status", 0),
         ("KV%", 0),
         ("Age", 0),
-        ("Reason", 1),
         ("URL", 1),
     ]
 

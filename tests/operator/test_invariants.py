@@ -34,6 +34,7 @@ from tests.operator.builders import settings as operator_settings
 _MANY = settings(max_examples=150, deadline=None)
 _SPECS = [
     spec(REAL),
+    spec(REAL, replicas=2),
     spec(REAL, replicas=3, kvCache={"blockSize": 32}),
     spec(REAL, accelerator={"count": 2}),
     spec(SIMULATED, replicas=0),
@@ -159,6 +160,19 @@ def test_ready_is_true_only_where_somebody_of_this_generation_answers(world: Obs
     if not answering:
         assert verdicts["Available"].status != "True"
     assert document["readyReplicas"] == len(answering)
+
+
+@settings(_MANY, max_examples=50)
+@given(_worlds(), _CHOSEN)
+def test_a_complete_roll_that_lacks_replicas_says_so(world: Observed, chosen: Any) -> None:
+    document = planned(world, chosen).status
+    if document is None or world.service.spec is None:
+        return
+    wanted = world.service.spec.replicas
+    assert document["ready"] == f"{document['readyReplicas']}/{wanted}"
+    progressing = conditions_by_type(document)["Progressing"]
+    if progressing["reason"] == "Complete" and document["readyReplicas"] < wanted:
+        assert f"{document['readyReplicas']} of {wanted} replica" in progressing["message"]
 
 
 @_MANY

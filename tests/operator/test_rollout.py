@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefleet_contract.inferenceservice import InferenceServiceSpec
+from pagefleet_operator.status import conditions_by_type
 from tests.operator.builders import REAL, spec
 from tests.operator.toy_cluster import ToyCluster
 
@@ -95,6 +96,24 @@ def test_scaling_in_the_middle_of_a_roll_ends_at_the_last_number(
     cluster.settle()
     _check_end(cluster)
     assert len(cluster.pods) == numbers[-1]
+
+
+@_FEW
+@given(st.integers(1, 3), st.integers(1, 3), _SEEDS)
+def test_scaling_beyond_the_room_that_there_is_is_never_complete_and_says_what_is_missing(
+    replicas: int, more: int, seed: int
+) -> None:
+    cluster = ToyCluster(spec(REAL, replicas=replicas), gpus=replicas, random=Random(seed))
+    cluster.settle()
+    cluster.edit(replicas=replicas + more)
+    for _ in range(20):
+        _run_checked(cluster, steps=1)
+        if cluster.status["observedGeneration"] == cluster.generation:
+            assert conditions_by_type(cluster.status)["Progressing"]["reason"] == "RollingOut"
+    cluster.settle()
+    told = conditions_by_type(cluster.status)["Progressing"]["message"]
+    assert f"{replicas} of {replicas + more} replicas" in told and "Insufficient nvidia.com/gpu" in told
+    assert cluster.status["ready"] == f"{replicas}/{replicas + more}"
 
 
 @_FEW

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from tests.operator.builders import (
     LLAMA_70B,
     NOW,
     REAL,
+    after,
     condition,
+    edited,
     engine,
     figures,
     live,
@@ -24,6 +27,7 @@ from tests.operator.builders import (
     serving,
     settings,
     spec,
+    template_hash,
     troubled,
     with_pods,
     with_status,
@@ -144,8 +148,45 @@ def test_a_replica_that_fails_after_the_roll_does_not_make_it_a_roll_again() -> 
     world = serving(spec(replicas=2))
     one, other, door = world.pods
     found = planned(replace(world, pods=(one, replace(other, ready=False), door)))
-    assert condition(found, "Progressing")[1] == "Complete"
+    told = "the roll is complete; 1 of 2 replicas is ready; chat-engine-1 isn't ready yet"
+    assert condition(found, "Progressing") == ("True", "Complete", told)
     assert condition(found, "Available")[2] == "1 of 2 replicas is ready"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"trouble": Trouble("Unschedulable", "1 Insufficient nvidia.com/gpu")}, "new: 1 Insufficient nvidia.com/gpu"),
+        ({"trouble": Trouble("ImagePullBackOff", "no such image")}, "new: no such image"),
+        ({"figures": loading("weights", 0.4)}, "new isn't ready yet"),
+    ],
+)
+def test_scaling_up_is_complete_only_when_the_added_replica_is_ready(fields: dict[str, Any], told: str) -> None:
+    world = edited(serving(), replicas=2)
+    found = planned(world)  # the Deployment has one replica still, and that one is ready
+    assert condition(found, "Progressing") == ("True", "RollingOut", "1 of 2 replicas is ready in this generation")
+    world = after(world, found)
+    hashed = template_hash(world.children)
+    one, door = world.pods
+    stuck = replace(world, pods=(one, pod("new", template_hash=hashed, ready=False, **fields), door))
+    wanted = ("True", "RollingOut", f"1 of 2 replicas is ready in this generation; {told}")
+    assert condition(planned(stuck), "Progressing") == wanted
+    there = replace(world, pods=(one, pod("new", template_hash=hashed, figures=figures()), door))
+    assert condition(planned(there), "Progressing") == ("True", "Complete", "2 replicas of this generation")
+
+
+def test_a_quota_that_keeps_an_added_replica_from_being_made_is_told() -> None:
+    world = edited(serving(), replicas=2)
+    world = after(world, planned(world))
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "exceeded quota: gpus"}
+    deployment = live(engine(world.children), conditions=[failure])
+    world = replace(world, children={**world.children, ("Deployment", "chat-engine"): deployment})
+    assert condition(planned(world), "Progressing")[2].endswith("; exceeded quota: gpus")
+
+
+def test_scaling_down_is_no_roll() -> None:
+    world = edited(serving(spec(replicas=2)), replicas=1)
+    assert condition(planned(world), "Progressing") == ("True", "Complete", "1 replica of this generation")
 
 
 def test_a_replica_that_is_missing_beside_one_that_serves_says_why() -> None:
@@ -192,6 +233,7 @@ def test_the_status_has_counts_selector_url_and_figures() -> None:
     status = planned(world).status
     assert status is not None
     assert (status["replicas"], status["updatedReplicas"], status["readyReplicas"]) == (3, 2, 2)
+    assert status["ready"] == "2/2"
     assert status["selector"] == "pagefleet.dev/service=chat,pagefleet.dev/component=engine"
     assert status["url"] == "http://chat.prod.svc:8000"
     assert status["model"] == "chat"
