@@ -1,6 +1,9 @@
-"""Rules for every test: in CI a skip is a failure unless the test says why it may."""
+"""Rules for every test: a skip in CI is a failure unless the test says why it may, and each test draws its own numbers,
+the same on every machine."""
 
 import os
+import sys
+import zlib
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,17 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # A reason that begins so is a sentence about the machine (no GPU, no root), not a test that was given up.
 _ALLOWED = "this machine "
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--draw", type=int, default=0, help="which random numbers torch's generator gives to the tests")
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
+    """Without this, a test's numbers depend on which tests ran before it, and those on the machine's instructions."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(zlib.crc32(request.node.nodeid.encode()) + request.config.getoption("--draw"))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -45,7 +45,8 @@ def test_the_gated_activation_equals_its_meaning(
     gate_up[0, :4] = torch.tensor([200.0, -200.0, 0.0, float("nan")]).to(dtype)
 
     ours = gated_activation(gate_up, activation, library=library)
-    meant = gated_activation(gate_up, activation)
+    # In float32 the formula with tanh cancels where the gate is far below zero, by more than the kernel's rounding.
+    meant = gated_activation(gate_up.double(), activation).to(dtype)
 
     torch.testing.assert_close(ours, meant, equal_nan=True, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
 
