@@ -19,12 +19,9 @@ from pagefleet_contract.engine import EngineConfig
 from pagefleet_runtime.engine import Engine, EngineBroken, Inbox, Post
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.protocol import FromEngine, Loaded, LoadFailed, Shutdown
+from pagefleet_runtime.thread_settings import settle_threads
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s engine %(name)s: %(message)s"
-
-# How long torch's threads spin before they sleep, unless the environment says it. With libgomp's own choice a step on
-# two cores takes four to ten times as long as soon as other processes want them.
-SPIN_COUNT = ("GOMP_SPINCOUNT", "1000")
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +31,8 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent decides when this process ends
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, stream=sys.stderr)
-    os.environ.setdefault(*SPIN_COUNT)  # read when torch is first imported, which is later
+    for sentence in settle_threads(os.environ):  # torch is first imported later
+        logger.warning("%s", sentence)
     connection = Connection(int(arguments[0]))
     config = EngineConfig.model_validate_json(connection.recv_bytes())
     inbox: Inbox = queue.SimpleQueue()

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pagefleet_runtime.simulation
-from pagefleet_runtime.engine_process import SPIN_COUNT
 from pagefleet_runtime.executor import Executor
 from pagefleet_runtime.models.machine import read_machine
 from pagefleet_runtime.step_cost import StepCost, StepLoad, fit_step_cost, load_of
+from pagefleet_runtime.thread_settings import settle_threads
 from tests.bench.steps import Step, load_executor
 
 TABLE = Path(pagefleet_runtime.simulation.__file__).with_name("step_costs.json")
@@ -115,7 +115,7 @@ def main() -> int:
         "--realtime", action="store_true", help="run before everything else on this machine, as root on a busy one"
     )
     options = parser.parse_args()
-    os.environ.setdefault(*SPIN_COUNT)  # as the engine's process does, before torch is imported
+    settle_threads(os.environ)  # as the engine's process does, before torch is imported
     executor = load_executor("auto")
     with undisturbed(options.realtime):
         return _run(executor, options.rounds, options.check)

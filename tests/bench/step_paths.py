@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
-from pagefleet_runtime.engine_process import SPIN_COUNT
+from pagefleet_runtime.thread_settings import settle_threads
 from tests.bench.worker import ROOT, Worker, worker
 
 FIRST_COMMIT = "d5e898e"
@@ -50,11 +50,7 @@ def _archive() -> bytes:
 
 @contextmanager
 def _step_worker(kernels: str, num_threads: int, python_path: str) -> Iterator[Worker]:
-    spin_name, spin_count = SPIN_COUNT
-    environment = os.environ | {
-        "PYTHONPATH": python_path,
-        "OMP_NUM_THREADS": str(num_threads),
-        spin_name: os.environ.get(spin_name, spin_count),
-    }
+    environment = os.environ | {"PYTHONPATH": python_path, "OMP_NUM_THREADS": str(num_threads)}
+    settle_threads(environment)  # here: the older path knows no such function
     with worker([sys.executable, "-m", "tests.bench.step_worker", kernels], environment) as started:
         yield started

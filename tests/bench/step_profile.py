@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from pagefleet_runtime.engine_process import SPIN_COUNT
 from pagefleet_runtime.executor import Executor
 from pagefleet_runtime.plan import StepPlan
+from pagefleet_runtime.thread_settings import settle_threads
 from tests.bench.steps import Step, load_executor
 
 STEPS = {
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds; the median counts")
     parser.add_argument("--steps", type=int, default=20, help="steps of each size in a round")
     options = parser.parse_args()
-    os.environ.setdefault(*SPIN_COUNT)  # as the engine's process does, before torch is imported
+    settle_threads(os.environ)  # as the engine's process does, before torch is imported
     executors = {"plain PyTorch": load_executor("plain"), "C++, packed, fused": load_executor("auto")}
     rounds = [
         {
