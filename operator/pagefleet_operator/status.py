@@ -1,5 +1,6 @@
 """The status to write, and whether it is worth a write. Times change only with what they belong to."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,13 +8,17 @@ from typing import Any
 
 from pagefleet_contract.names import COMPONENT_ENGINE, CONDITIONS, HTTP_PORT, service_selector
 from pagefleet_contract.status import Condition, Effective, InferenceServiceStatus, KVStatus, RolloutStatus
-from pagefleet_operator.conditions import Verdict
+from pagefleet_operator.conditions import REASON_LOADING, REASON_ROLLING_OUT, Verdict
 from pagefleet_operator.manifests.metadata import Owner, without_absent
 from pagefleet_operator.observed import Manifest
 
 _MESSAGE_CHARACTERS = 4096
 _HOLDING_CHARACTERS = 2048  # what the schema takes
 _USED_PERCENT_STEP = 5
+# What is said about these is progress, told at once.
+_PROGRESS = (REASON_LOADING, REASON_ROLLING_OUT)
+# What a roll waits for where a pod of it has trouble ends with the trouble's reason.
+_HOLDING_REASON = re.compile(r"\((\w+)\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +74,16 @@ class Write:
 def worth_writing(
     new: Mapping[str, Any], old: Manifest, written_seconds: float | None, now: float, every: float
 ) -> Write:
-    """Return the status if it says something new. A share of the KV blocks that moved by less than five points is
-    written once in `every` seconds."""
-    if _significant(new) != _significant(old):
+    """Return the status if it says something new. Once in `every` seconds is enough for a share of the KV blocks that
+    moved by less than five points, and for other words about a trouble that is the same: a container that ends again
+    and again says each time something else."""
+    now_said, said = _significant(new), _significant(old)
+    if _without_words(now_said) != _without_words(said):
         return Write(new)
     used, was = ((status.get("kv") or {}).get("usedPercent") for status in (new, old))
-    if used == was:
+    if used == was and now_said == said:
         return Write(None)
-    if used is None or was is None or abs(used - was) >= _USED_PERCENT_STEP:
+    if used != was and (used is None or was is None or abs(used - was) >= _USED_PERCENT_STEP):
         return Write(new)
     due_in = 0.0 if written_seconds is None else written_seconds + every - now
     return Write(new) if due_in <= 0 else Write(None, due_in)
@@ -120,6 +127,16 @@ def _significant(status: Manifest) -> dict[str, Any]:
     kv = {name: value for name, value in (status.get("kv") or {}).items() if name != "usedPercent"}
     found: dict[str, Any] = _without_empty({**status, "conditions": conditions, "kv": kv})
     return found
+
+
+def _without_words(significant: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is left when troubles are named by their reasons alone."""
+    conditions = {
+        kind: value if value.get("reason") in _PROGRESS else {**value, "message": ""}
+        for kind, value in significant.get("conditions", {}).items()
+    }
+    reason = _HOLDING_REASON.search(significant.get("rollout", {}).get("holding", ""))
+    return {**significant, "conditions": conditions, "rollout": reason[1] if reason else significant.get("rollout")}
 
 
 def _without_empty(value: Any) -> Any:

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagefleet_contract.names import ANNOTATION_DRAIN
+from pagefleet_operator.last_words import last_words
 from pagefleet_operator.observed import Manifest, Trouble
 
 # A container that waits for one of these is on its way.
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing", "")
+_PULL_FAILED, _PULL_BACK_OFF = "ErrImagePull", "ImagePullBackOff"
+_SUSPICIOUS_ENDS = 2
 _MESSAGE_CHARACTERS = 2000
 
 
@@ -58,18 +61,28 @@ def _container_trouble(container: Mapping[str, Any]) -> Trouble | None:
         reason = waiting.get("reason") or ""
         if before and reason in (*_ON_ITS_WAY, "CrashLoopBackOff"):
             return _ended(container, before, "CrashLoopBackOff")
+        if reason == _PULL_BACK_OFF:
+            return _pull_back_off(waiting.get("message") or "")
         if reason not in _ON_ITS_WAY:
             return _trouble(reason, waiting.get("message"))
         return _trouble("ContainerCreating", waiting["message"]) if waiting.get("message") else None
     if ended is not None:
         return _ended(container, ended, "CrashLoopBackOff") if ended.get("exitCode") else None
-    # It runs again and isn't ready: what ended it last time may do so again.
-    return _ended(container, before, "CrashLoopBackOff") if before and before.get("exitCode") else None
+    # It runs again and isn't ready: what ended it last time may do so again. An end without an error is one that was
+    # asked for, until it comes again.
+    again = before and (before.get("exitCode") or container.get("restartCount", 0) >= _SUSPICIOUS_ENDS)
+    return _ended(container, before, "CrashLoopBackOff") if before and again else None
+
+
+def _pull_back_off(message: str) -> Trouble:
+    """Return what the failed pull said: a node says the one and the other in turns, and it is one trouble."""
+    _, found, cause = message.partition(f": {_PULL_FAILED}: ")
+    return _trouble(_PULL_FAILED, cause) if found else _trouble(_PULL_BACK_OFF, message)
 
 
 def _ended(container: Mapping[str, Any], ended: Mapping[str, Any], reason: str) -> Trouble:
     """Return the trouble of a container that has ended; its last words say most."""
-    code, words = ended.get("exitCode"), (ended.get("message") or "").strip()
+    code, words = ended.get("exitCode"), last_words(ended.get("message") or "")
     if ended.get("reason") == "OOMKilled":
         told = f"container {container.get('name')} took more memory than its limit and was killed"
         return _trouble("OOMKilled", f"{told}; {words}" if words else f"{told}; raise the limit")

@@ -97,6 +97,10 @@ def test_a_deletion_cost_that_is_no_number_is_none() -> None:
             Trouble("ImagePullBackOff", "Back-off pulling"),
         ),
         (
+            {"containerStatuses": [container(waiting("ImagePullBackOff", 'Back-off "x": ErrImagePull: no: such'))]},
+            Trouble("ErrImagePull", "no: such"),
+        ),
+        (
             {"containerStatuses": [container(waiting("CreateContainerConfigError", 'secret "s" not found'))]},
             Trouble("CreateContainerConfigError", 'secret "s" not found'),
         ),
@@ -121,6 +125,10 @@ def test_a_deletion_cost_that_is_no_number_is_none() -> None:
             Trouble("CrashLoopBackOff", "no model"),
         ),
         ({"containerStatuses": [container({"running": {}}, ended(0, "Completed"), 1)]}, None),
+        (
+            {"containerStatuses": [container({"running": {}}, ended(0, "Completed"), 2)]},
+            Trouble("CrashLoopBackOff", "container engine ended with exit code 0 and said nothing"),
+        ),
         (
             {"containerStatuses": [container(ended(1, message="no model"))]},
             Trouble("CrashLoopBackOff", "no model"),
@@ -184,3 +192,21 @@ def test_last_words_that_are_long_keep_their_end() -> None:
     found = trouble({"containerStatuses": [container(ended(1, message=words))]})
     assert found is not None
     assert found.message.endswith(" the error") and len(found.message) == 2000
+
+
+def test_a_crash_loop_says_the_same_in_each_of_its_states() -> None:
+    words = "2026-11-30 02:22:{second},1 INFO loading\n2026-11-30 02:22:{second},2 ERROR no model (pid {second})"
+
+    def end(second: int) -> dict[str, Any]:
+        return ended(1, message=words.format(second=second))
+
+    states = [
+        container(end(10)),
+        container(waiting("CrashLoopBackOff", "back-off 10s restarting failed container"), end(10), 1),
+        container({"running": {}}, end(10), 2),
+        container(end(33), end(10), 2),
+        container(waiting("CrashLoopBackOff", "back-off 20s restarting failed container"), end(33), 2),
+        container({"running": {}}, end(33), 3),
+    ]
+    found = {trouble({"containerStatuses": [state]}) for state in states}
+    assert found == {Trouble("CrashLoopBackOff", "ERROR no model (pid …)")}

@@ -139,6 +139,36 @@ def test_a_roll_that_changes_much_names_the_first_and_counts_the_rest() -> None:
     assert started.message.endswith(" and 1 more")
 
 
+def test_other_words_about_the_same_trouble_are_written_once_in_a_while() -> None:
+    broken = with_status(with_pods(troubled("CrashLoopBackOff", "no room for 31 MB"), router()))
+    assert planned(broken, now=NOW + timedelta(seconds=9)).status is None
+    again = replace(broken, pods=with_pods(troubled("CrashLoopBackOff", "no room for 32 MB"), router()).pods)
+    found = planned(again, now=NOW + timedelta(seconds=9))
+    assert (found.status, found.again_in_seconds) == (None, settings().status_seconds - 9)
+    later = planned(again, now=NOW + timedelta(seconds=settings().status_seconds))
+    assert "32 MB" in condition(later, "Ready")[2]
+    another = replace(broken, pods=with_pods(troubled("OOMKilled", "no room for 31 MB"), router()).pods)
+    assert condition(planned(another, now=NOW + timedelta(seconds=9)), "Ready")[1] == "OOMKilled"
+
+
+def test_other_words_about_what_holds_a_roll_are_written_once_in_a_while() -> None:
+    def held(words: str) -> Observed:
+        stuck = troubled("CrashLoopBackOff", words)
+        return with_pods(pod("old", template_hash="older"), stuck, router())
+
+    rolling = with_status(held("no room for 31 MB"))
+    soon = NOW + timedelta(seconds=9)
+    assert planned(replace(rolling, pods=held("no room for 32 MB").pods), now=soon).status is None
+    loading_again = replace(rolling, pods=(rolling.pods[0], *with_pods(pod(ready=False)).pods, router()))
+    assert planned(loading_again, now=soon).status is not None
+
+
+def test_progress_is_written_at_once() -> None:
+    slow = with_status(with_pods(pod(ready=False, figures=loading("weights", 0.1)), router()))
+    more = replace(slow, pods=(*with_pods(pod(ready=False, figures=loading("weights", 0.3))).pods, router()))
+    assert "30 %" in condition(planned(more, now=NOW + timedelta(seconds=9)), "Ready")[2]
+
+
 def _made_now(world: Observed) -> Observed:
     deployment = engine(world.children)
     metadata = {**deployment["metadata"], "creationTimestamp": "2026-11-29T12:00:00Z"}

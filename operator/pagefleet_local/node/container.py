@@ -137,8 +137,9 @@ class Container:
         self._save(self.record, state=Waiting("ErrImagePull", message))
         await self._state.post("Failed", f'Failed to pull image "{image}": {message}', warning=True)
         await asyncio.sleep(1)
-        self._save(self.record, state=Waiting("ImagePullBackOff", f'Back-off pulling image "{image}": {message}'))
-        await self._state.post("BackOff", f'Back-off pulling image "{image}"', warning=True)
+        back_off = f'Back-off pulling image "{image}"'
+        self._save(self.record, state=Waiting("ImagePullBackOff", f"{back_off}: ErrImagePull: {message}"))
+        await self._state.post("BackOff", back_off, warning=True)
         await never()
 
     def _wait_for_restart(self, ended: Terminated, delay: float, next_backoff: float) -> None:
