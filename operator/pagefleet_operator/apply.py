@@ -10,16 +10,20 @@ from typing import Any, Literal
 from pagefleet_contract.names import API_VERSION, FIELD_MANAGER, KIND
 from pagefleet_operator.actions import Action, AnnotatePod, Apply, Delete, SetPolicy
 from pagefleet_operator.cache import Cache, ServiceKey, owner_uid
+from pagefleet_operator.children import Children, Key, key_of
 from pagefleet_operator.cluster_api import APPLY, JSON, MERGE, ClusterApi
-from pagefleet_operator.faults import AbsentFault, Fault, LeavingFault, RefusedFault, TemporaryFault
+from pagefleet_operator.faults import AbsentFault, Fault, LeavingFault, NameTakenFault, RefusedFault
 from pagefleet_operator.figures import FiguresBook
 from pagefleet_operator.kinds import INFERENCE_SERVICE, POD, POD_MONITOR, kind_named, kind_of
 from pagefleet_operator.leadership import Fence
+from pagefleet_operator.strangers import check_owner, not_held_back, unmade
 
 logger = logging.getLogger(__name__)
 
 Manifest = Mapping[str, Any]
 WriteResult = Literal["done", "skipped", "temporary", "refused"]
+# Our own child, nothing, or why neither can be said.
+_Bearer = Manifest | Fault | None
 
 
 class Outdated(Exception):
@@ -53,17 +57,20 @@ class Applier:
         self._on_write = on_write
         self._accepted: dict[ServiceKey, dict[str, tuple[bytes, bytes]]] = {}
 
-    async def carry_out(
-        self, key: ServiceKey, actions: tuple[Action, ...], children: Mapping[tuple[str, str], Manifest]
-    ) -> Report:
+    async def carry_out(self, key: ServiceKey, actions: tuple[Action, ...], children: Children) -> Report:
         """Do what can be done. After a fault nothing is deleted any more. Raises Outdated, NotLeading."""
-        num_done, faults = 0, list[Fault]()
-        for action in actions:
+        bearers = await self._bearers(key, unmade(actions, children))
+        taken = {name: fault for name, fault in bearers.items() if isinstance(fault, NameTakenFault)}
+        for (kind, name), fault in taken.items():
+            self._on_write(kind, "refused")
+            logger.warning("apply %s %s: %s", kind, name, fault.message, extra=_extra(key))
+        num_done, faults = 0, list[Fault](taken.values())
+        for action in not_held_back(actions, taken.keys(), children):
             if faults and isinstance(action, Delete):
                 continue
             kind = _kind_word(action)
             try:
-                changed = await self._do(key, action, children)
+                changed = await self._do(key, action, children, bearers)
             except LeavingFault as fault:
                 raise Outdated(fault.message) from fault
             except Fault as fault:
@@ -105,10 +112,13 @@ class Applier:
     def forget(self, key: ServiceKey) -> None:
         self._accepted.pop(key, None)
 
-    async def _do(self, key: ServiceKey, action: Action, children: Mapping[tuple[str, str], Manifest]) -> bool:
+    async def _do(self, key: ServiceKey, action: Action, children: Children, bearers: Mapping[Key, _Bearer]) -> bool:
         match action:
             case Apply(manifest):
-                return await self._apply(key, manifest, children)
+                bearer = children.get(key_of(manifest)) or bearers[key_of(manifest)]
+                if isinstance(bearer, Fault):
+                    raise bearer
+                return await self._apply(key, manifest, bearer)
             case Delete():
                 return await self._delete(key, action)
             case AnnotatePod():
@@ -118,13 +128,10 @@ class Applier:
                 await self._figures.set_policy(ip, key, policy)
                 return True
 
-    async def _apply(self, key: ServiceKey, manifest: Manifest, children: Mapping[tuple[str, str], Manifest]) -> bool:
+    async def _apply(self, key: ServiceKey, manifest: Manifest, live: Manifest | None) -> bool:
         kind = kind_of(manifest)
         name = manifest["metadata"]["name"]
         path = kind.path(key.namespace, name)
-        live = children.get((kind.kind, name))
-        if live is None:
-            live = await self._stranger(key, path)
         slot, desired = f"{kind.kind} {name}", _signature(manifest)
         if live is not None and self._was_accepted(key, slot, desired, _state_signature(live)):
             return False
@@ -139,27 +146,27 @@ class Applier:
             self._cache.put(kind, answer)
         return True
 
-    async def _stranger(self, key: ServiceKey, path: str) -> Manifest | None:
-        """Look before the first apply: it would take over whatever bears the name. Return it where it is ours."""
-        try:
-            found = await self._api.get(path)
-        except AbsentFault:
-            return None
+    async def _bearers(self, key: ServiceKey, manifests: tuple[Manifest, ...]) -> dict[Key, _Bearer]:
+        """Look what bears the names of children that no watch has told of. Raises Outdated."""
+        found: dict[Key, _Bearer] = {}
+        for manifest in manifests:
+            path = kind_of(manifest).path(key.namespace, manifest["metadata"]["name"])
+            try:
+                found[key_of(manifest)] = await self._own(key, path)
+            except LeavingFault as fault:
+                raise Outdated(fault.message) from fault
+            except AbsentFault:
+                found[key_of(manifest)] = None
+            except Fault as fault:
+                found[key_of(manifest)] = fault
+        return found
+
+    async def _own(self, key: ServiceKey, path: str) -> Manifest:
+        found = await self._api.get(path)
         owner = owner_uid(found)
-        if owner == key.uid:
-            return found
-        what = f"{found.get('kind')} {found['metadata']['name']}"
         other = None if owner is None else self._cache.owner_of(owner)
-        if other is not None and other.uid == owner:
-            # Names that are cut can be met by another service's whole one.
-            raise RefusedFault(
-                "NameTaken", f"{what} belongs to the InferenceService {other.name}; give this service another name"
-            )
-        if owner is not None:
-            raise TemporaryFault(
-                "NameStillTaken", f"{what} belongs to an InferenceService that was deleted; it is going"
-            )
-        raise RefusedFault("NameTaken", f"{what} is there and isn't ours; delete it, or give the service another name")
+        check_owner(found, owner, key.uid, other.name if other is not None and other.uid == owner else None)
+        return found
 
     async def _server_side_apply(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}

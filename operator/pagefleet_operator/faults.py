@@ -2,7 +2,8 @@
 
 Fault
 ├── TemporaryFault   the same again may work: conflict, throttling, server error, no answer
-├── RefusedFault     somebody has to change something: right missing, manifest refused, name taken
+├── RefusedFault     somebody has to change something: right missing, manifest refused
+│   └── NameTakenFault   an object that isn't ours bears a child's name
 ├── AbsentFault      the object isn't there
 └── LeavingFault     the namespace is being deleted: nothing can or need be done
 """
@@ -27,6 +28,11 @@ class TemporaryFault(Fault):
 
 class RefusedFault(Fault):
     pass
+
+
+class NameTakenFault(RefusedFault):
+    def __init__(self, message: str) -> None:
+        super().__init__("NameTaken", message)
 
 
 class AbsentFault(Fault):

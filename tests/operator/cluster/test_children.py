@@ -160,6 +160,7 @@ def test_what_bears_a_childs_name_and_is_not_ours_is_left_alone(bed: Bed, operat
         lambda found: holds(found, "Progressing", "False", "NameTaken"),
     )
     assert not holds(told, "Ready")
+    assert not _owned(bed, told["metadata"]["uid"])
     left = bed.cluster.get("ConfigMap", bed.namespace, "chat-live")
     assert left is not None
     assert left["data"] == {"mine": "yes"} and "ownerReferences" not in left["metadata"]
