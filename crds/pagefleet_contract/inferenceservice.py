@@ -316,6 +316,27 @@ class InferenceServiceSpec(Section, WithRules):
             "`model.quantization` int8 is computed on a CPU alone, so `accelerator.resource` must be cpu",
         ),
         CelRule(
+            "self.model.kernels != 'triton' || self.accelerator.resource != 'cpu'"
+            " || self.model.uri.startsWith('simulated://')",
+            "`model.kernels` triton computes on a GPU, so `accelerator.resource` must not be cpu",
+        ),
+        CelRule(
+            "!(self.model.kernels in ['cpp', 'numba']) || self.accelerator.resource == 'cpu'"
+            " || self.model.uri.startsWith('simulated://')",
+            "`model.kernels` cpp and numba compute on a CPU, so `accelerator.resource` must be cpu",
+        ),
+        CelRule(
+            "self.accelerator.resource != 'cpu' || self.model.uri.startsWith('simulated://')"
+            " || !has(self.podTemplate) || !has(self.podTemplate.resources) || !has(self.podTemplate.resources.limits)"
+            " || !('cpu' in self.podTemplate.resources.limits)"
+            " || (type(self.podTemplate.resources.limits['cpu']) == int"
+            " ? self.podTemplate.resources.limits['cpu'] >= self.accelerator.count"
+            " : quantity(self.podTemplate.resources.limits['cpu']).asApproximateFloat()"
+            " >= double(self.accelerator.count))",
+            "`podTemplate.resources.limits.cpu` must be at least `accelerator.count` where `accelerator.resource` is"
+            " cpu: so many cores compute",
+        ),
+        CelRule(
             "self.kvCache.prefixSharing.mode != 'Tenant' || has(self.tenancy.apiKeysSecret)",
             "`kvCache.prefixSharing.mode` Tenant needs `tenancy.apiKeysSecret`: tenants are told apart by their keys",
         ),

@@ -15,7 +15,8 @@ SIZE_LENGTH = 20
 
 @dataclass(frozen=True, slots=True)
 class CelRule:
-    """One rule of `x-kubernetes-validations`. `rule` sees the object as `self`; keep to the core of CEL."""
+    """One rule of `x-kubernetes-validations`. `rule` sees the object as `self`; keep to the core of CEL and to
+    the libraries of the oldest Kubernetes that the chart allows."""
 
     rule: str
     message: str

@@ -6,6 +6,13 @@ from pagefleet_contract import names
 
 Manifest = dict[str, Any]
 
+
+def _limited(limits: Manifest) -> Manifest:
+    """Return what a service on two cores says whose pods have these limits."""
+    beside = {"model": {"uri": "hf://a/b"}, "accelerator": {"resource": "cpu", "count": 2}}
+    return {**beside, "podTemplate": {"resources": {"limits": limits}}}
+
+
 # The beginning of the message, what is refused, what is admitted; both are laid over the smallest spec.
 RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
     (
@@ -27,6 +34,36 @@ RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
         "`model.quantization` int8 is computed on a CPU alone",
         {"model": {"uri": "hf://a/b", "quantization": "int8"}},
         {"model": {"uri": "hf://a/b", "quantization": "int8"}, "accelerator": {"resource": "cpu"}},
+    ),
+    (
+        "`model.kernels` triton computes on a GPU",
+        {"model": {"uri": "hf://a/b", "kernels": "triton"}, "accelerator": {"resource": "cpu"}},
+        {"model": {"uri": "hf://a/b", "kernels": "triton"}},
+    ),
+    (
+        "`model.kernels` cpp and numba compute on a CPU",
+        {"model": {"uri": "hf://a/b", "kernels": "cpp"}},
+        {"model": {"uri": "hf://a/b", "kernels": "cpp"}, "accelerator": {"resource": "cpu"}},
+    ),
+    (
+        "`model.kernels` cpp and numba compute on a CPU",
+        {"model": {"uri": "hf://a/b", "kernels": "numba"}, "accelerator": {"resource": "amd.com/gpu"}},
+        {"model": {"kernels": "numba"}},
+    ),
+    (
+        "`podTemplate.resources.limits.cpu` must be at least `accelerator.count`",
+        _limited({"cpu": "1500m"}),
+        _limited({"cpu": "2"}),
+    ),
+    (
+        "`podTemplate.resources.limits.cpu` must be at least `accelerator.count`",
+        _limited({"cpu": 1, "memory": "8Gi"}),
+        _limited({"cpu": 2, "memory": "8Gi"}),
+    ),
+    (
+        "`podTemplate.resources.limits.cpu` must be at least `accelerator.count`",
+        _limited({"cpu": "1.9"}),
+        _limited({"memory": "8Gi"}),
     ),
     (
         "`budget` must have exactly one of",
