@@ -131,6 +131,20 @@ def test_ranks_share_a_converted_gguf_file(tmp_path: Path) -> None:
         assert two.tokens(*wanted) == expected
 
 
+def test_ranks_multiply_int8_weights_of_their_own(tmp_path: Path) -> None:
+    tiny_llama_directory(tmp_path)
+    wanted = settings(tmp_path, 2)
+    wanted["model"]["quantization"] = "int8"
+    with engine_run(wanted) as two:
+        # Loading compares the logits with those of the unquantised model, within what codes may lose.
+        assert "int8 weights" in dict(two.wait_loaded().startup_table)["kernels"]
+        said = two.tokens(*requests())
+        assert {len(tokens) for tokens in said.values()} == {request.params.max_tokens for request in requests()}
+        assert (
+            two.tokens(some_request("again", (*HEAD, 1, 2), 12))[SequenceKey("again", 0)] == said[SequenceKey("a", 0)]
+        )
+
+
 @pytest.mark.long
 def test_three_ranks_of_a_real_model_give_the_text_of_one_process() -> None:
     # 9 heads and 3 key-value heads: one of these for each rank.

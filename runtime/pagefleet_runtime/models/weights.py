@@ -84,8 +84,8 @@ def mapped_bytes(model: torch.nn.Module, maps: Path = Path("/proc/self/maps")) -
 def uncoded_bytes(model: Any) -> int:
     """Return the bytes of matrices that no linear layer has packed, embeddings aside: int8 weights leave them as they
     are."""
-    embedding = model.get_input_embeddings().weight
-    matrices = [p for p in model.parameters() if p.dim() >= 2 and p is not embedding]
+    embedded = {id(parameter) for parameter in model.get_input_embeddings().parameters()}
+    matrices = [p for p in model.parameters() if p.dim() >= 2 and id(p) not in embedded]
     return sum(matrix.numel() * matrix.itemsize for matrix in matrices)
 
 
