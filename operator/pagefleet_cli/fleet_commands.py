@@ -105,27 +105,43 @@ def get(
     namespace: Namespace = "default",
     all_namespaces: AllNamespaces = False,
     output: Annotated[Output, typer.Option("--output", "-o", help="How they are shown.")] = Output.TABLE,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with what changes.")] = False,
     state: State = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Show services."""
-    from pagefleet_cli.printing import as_json, as_names, as_table, as_yaml
+    from pagefleet_cli.printing import as_json, as_names, as_yaml
 
     if services and all_namespaces:
         raise typer.BadParameter("name services or --all-namespaces, not both")
     cluster, where = _cluster(state, kubeconfig), None if all_namespaces else namespace
-    names: list[str | None] = [*services] if services else [None]
     if output in (Output.TABLE, Output.WIDE):
-        tables = [cluster.table(where, name) for name in names]
-        table = tables[0] | {"rows": [row for each in tables for row in each["rows"]]}
-        if not table["rows"]:
-            print(f"no services in {'any namespace' if where is None else where}", file=sys.stderr)
-            return
-        print(as_table(table, wide=output is Output.WIDE, with_namespace=all_namespaces))
+        _show_tables(cluster, where, services or [], wide=output is Output.WIDE, watch=watch)
         return
+    if watch:
+        raise typer.BadParameter("--watch shows a table: leave --output out, or give table or wide")
+    names: list[str | None] = [*services] if services else [None]
     found = [cluster.services(where, name) for name in names]
     shown = found[0] if len(found) == 1 else {"apiVersion": "v1", "kind": "List", "items": found}
     print({Output.JSON: as_json, Output.YAML: as_yaml, Output.NAME: as_names}[output](shown))
+
+
+def _show_tables(cluster: "Cluster", where: str | None, names: list[str], *, wide: bool, watch: bool) -> None:
+    from pagefleet_cli.printing import as_table, changed_lines
+    from pagefleet_cli.services import table, tables
+
+    first = table(cluster, where, names)
+    if not first["rows"]:
+        print(f"no services in {'any namespace' if where is None else where}", file=sys.stderr)
+    if not watch:
+        if first["rows"]:
+            print(as_table(first, wide=wide, with_namespace=where is None))
+        return
+    try:
+        for line in changed_lines(tables(cluster, where, names, first), wide=wide, with_namespace=where is None):
+            print(line, flush=True)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
 
 
 def wait(
@@ -174,14 +190,19 @@ def logs(
 
 def scale(
     service: Service,
-    replicas: Annotated[int, typer.Argument(help="How many replicas.", min=0)],
+    count: Annotated[int | None, typer.Argument(metavar="REPLICAS", help="How many replicas.", min=0)] = None,
+    replicas: Annotated[int | None, typer.Option("--replicas", help="The same, as kubectl takes it.", min=0)] = None,
     namespace: Namespace = "default",
     state: State = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Change the number of replicas; it stays until somebody changes it again."""
-    _cluster(state, kubeconfig).scale(namespace, service, replicas)
-    print(f"{service} goes to {replicas} replicas; `pagefleet wait {service}` waits for them")
+    given = [number for number in (count, replicas) if number is not None]
+    if len(given) != 1:
+        raise typer.BadParameter(f"say once how many: `pagefleet scale {service} 2`, or with `--replicas 2`")
+    (wanted,) = given
+    _cluster(state, kubeconfig).scale(namespace, service, wanted)
+    print(f"{service} goes to {wanted} replicas; `pagefleet wait {service}` waits for them")
 
 
 def delete(

@@ -19,6 +19,23 @@ from pagefleet_local.waiting import attempts
 
 Object = dict[str, Any]
 _PAUSE_SECONDS = 0.25
+_WATCH_SECONDS = 1.0
+
+
+def table(cluster: Cluster, namespace: str | None, names: Sequence[str]) -> Object:
+    """Return these services as the server's table; all that are there if none is named."""
+    found = [cluster.table(namespace, name) for name in names] or [cluster.table(namespace)]
+    return found[0] | {"rows": [row for each in found for row in each["rows"]]}
+
+
+def tables(cluster: Cluster, namespace: str | None, names: Sequence[str], first: Object) -> Iterator[Object]:
+    """Yield the first table, and then what has become of it, for ever; a service that is gone is no error here."""
+    yield first
+    while True:
+        time.sleep(_WATCH_SECONDS)
+        now = cluster.table(namespace)
+        rows = [row for row in now["rows"] if not names or row["object"]["metadata"]["name"] in names]
+        yield now | {"rows": rows}
 
 
 def wait_until_ready(cluster: Cluster, namespace: str, name: str, seconds: float, console: Console) -> Object:

@@ -32,6 +32,20 @@ def test_a_mistake_is_one_line(tmp_path: Path, arguments: list[str], said: str) 
     assert done.stderr.startswith("pagefleet: ") and said.format(state=state) in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["scale", "chat"], "pagefleet scale chat 2"),
+        (["scale", "chat", "2", "--replicas", "3"], "--replicas 2"),
+        (["get", "--watch", "-o", "json"], "--watch shows a table"),
+    ],
+)
+def test_what_contradicts_itself_is_said_with_the_way_out(tmp_path: Path, arguments: list[str], said: str) -> None:
+    _of_nobody(tmp_path)
+    done = run(*arguments, "--state", str(tmp_path))
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
 def _of_nobody(folder: Path) -> None:
     """Write a kubeconfig of a cluster that doesn't answer."""
     (folder / "kubeconfig").write_text(

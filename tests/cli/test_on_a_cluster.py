@@ -1,6 +1,7 @@
 """The command on a real API server: what is applied is shown, scaled, waited for and deleted."""
 
 import json
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pagefleet_contract.crd import custom_resource_definition
 from pagefleet_contract.names import API_VERSION, CRD_NAME, GROUP, KIND, PLURAL, VERSION
 from pagefleet_local.control_plane import ControlPlane
 from pagefleet_local.waiting import wait_for
-from tests.cli.test_cli import run
+from tests.cli.test_cli import COMMAND, run
 
 pytestmark = pytest.mark.cluster
 NAMESPACE = "cli"
@@ -99,10 +100,27 @@ def test_a_scaled_number_is_checked_by_the_cluster_and_stays(services: Services)
     services.create("scaled")
     assert services.run("scale", "scaled", "3").returncode == 0
     assert services.get("scaled")["spec"]["replicas"] == 3
+    assert services.run("scale", "scaled", "--replicas", "2").returncode == 0
+    assert services.get("scaled")["spec"]["replicas"] == 2
     refused = services.run("scale", "scaled", "5000")
     assert refused.returncode == 1 and "spec.replicas" in refused.stderr and len(refused.stderr.splitlines()) == 1
-    assert services.get("scaled")["spec"]["replicas"] == 3
+    assert services.get("scaled")["spec"]["replicas"] == 2
     services.run("delete", "scaled")
+
+
+def test_watching_goes_on_with_what_changes_until_it_is_broken_off(services: Services) -> None:
+    services.create("watched")
+    command = [COMMAND, "get", "watched", "-w", "--namespace", NAMESPACE, "--kubeconfig", services.kubeconfig]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline().split()[:2] == ["NAME", "MODEL"]
+        assert watching.stdout.readline().split()[0] == "watched"
+        services.say("watched", "Ready", "True", "Serving", "")
+        assert watching.stdout.readline().split()[2:5] == ["1/1", "1", "Serving"]
+        services.run("delete", "watched")
+        assert watching.stdout.readline() == f"{NAMESPACE}/watched is gone\n"
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(10) == 130
 
 
 def test_waiting_ends_when_the_service_is_ready(services: Services) -> None:

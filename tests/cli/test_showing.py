@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pagefleet_cli.printing import as_json, as_names, as_table, as_yaml
+from pagefleet_cli.printing import as_json, as_names, as_table, as_yaml, changed_lines
 from pagefleet_cli.readiness import readiness
 from pagefleet_cli.services import curl
 
@@ -44,6 +44,29 @@ def test_a_table_is_aligned_and_shows_wide_columns_only_when_asked() -> None:
         "NAMESPACE   NAME            READY   REASON",
         "default     chat            True    Serving",
         "prod        a-longer-name",
+    ]
+
+
+def _table(**ready: str) -> dict[str, Any]:
+    """A table of services, each with an age that nobody asks for."""
+    columns = [{"name": "Name", "type": "string"}, {"name": "Ready", "type": "string"}, {"name": "Age", "type": "date"}]
+    places = {name: {"metadata": {"namespace": "default", "name": name}} for name in ready}
+    rows = [{"cells": [name, told, f"{len(told)}s"], "object": places[name]} for name, told in ready.items()]
+    return {"columnDefinitions": columns, "rows": rows}
+
+
+def test_watching_shows_each_row_again_when_more_than_its_age_has_changed() -> None:
+    older = _table(chat="0/1")
+    older["rows"][0]["cells"][2] = "99s"
+    seen = [_table(), _table(chat="0/1"), older, _table(chat="1/1", other="0/2"), _table(other="0/2"), _table()]
+    lines = [line.split() for line in changed_lines(seen, wide=False, with_namespace=False)]
+    assert lines == [
+        ["NAME", "READY", "AGE"],
+        ["chat", "0/1", "3s"],
+        ["chat", "1/1", "3s"],
+        ["other", "0/2", "3s"],
+        ["default/chat", "is", "gone"],
+        ["default/other", "is", "gone"],
     ]
 
 
