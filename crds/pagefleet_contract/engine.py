@@ -7,7 +7,7 @@ A field's description, bounds and unit stand here and nowhere else.
 import re
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from pagefleet_contract.schema_markers import SIZE_LENGTH, CelRule, Size, WithRules
@@ -50,6 +50,26 @@ def _checked_quantity(text: str) -> str:
 Quantity = Annotated[str, Field(max_length=SIZE_LENGTH), AfterValidator(_checked_quantity), Size()]
 
 
+CONTROL_CHARACTERS = r"\x00-\x1f\x7f-\x9f"
+_CONTROL_CHARACTER = re.compile(f"[{CONTROL_CHARACTERS}]")
+
+
+def _without_control_characters(name: object) -> object:
+    """Return the name as it is, or refuse it in words: the pattern says the same to the API server."""
+    found = _CONTROL_CHARACTER.search(name) if isinstance(name, str) else None
+    if found is not None:
+        raise ValueError(f"the name has the control character {found[0]!r}; leave it out: logs and metrics show it")
+    return name
+
+
+# The name of a model as clients send it. It also stands in log lines and in labels of metrics.
+ServedName = Annotated[
+    str,
+    Field(min_length=1, max_length=253, pattern=f"^[^{CONTROL_CHARACTERS}]+$"),
+    BeforeValidator(_without_control_characters),
+]
+
+
 class Section(BaseModel):
     """What every part of the settings shares: frozen, camelCase in files, nothing unknown."""
 
@@ -73,7 +93,7 @@ class ModelSettings(Section):
     revision: str | None = None
     """Branch, tag or commit of an hf:// model; the hub's default branch if absent."""
 
-    served_name: str | None = None
+    served_name: ServedName | None = None
     """The name that clients send as `model`; if absent, the last part of the URI."""
 
     max_length: int | None = Field(default=None, ge=1)

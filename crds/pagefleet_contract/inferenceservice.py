@@ -9,12 +9,14 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from pagefleet_contract.engine import (
+    CONTROL_CHARACTERS,
     KVCacheSettings,
     ModelSettings,
     PrefixSharing,
     Quantity,
     SchedulingSettings,
     Section,
+    ServedName,
     SimulationSettings,
 )
 from pagefleet_contract.pod_template import PodTemplate, ResourceName
@@ -36,8 +38,8 @@ class ModelSpec(ModelSettings, WithRules):
     revision: str | None = Field(default=None, min_length=1, max_length=253)
     """Branch, tag or commit of an hf:// model; the hub's default branch if absent."""
 
-    served_name: str | None = Field(default=None, min_length=1, max_length=253)
-    """The name that clients send as `model`; if absent, the resource's name."""
+    served_name: ServedName | None = None
+    """The name that clients send as `model`, without control characters; if absent, the resource's name."""
 
     max_length: int | None = Field(default=None, ge=1, le=100_000_000)
     """Longest request in tokens, prompt and answer together; if absent, the model's own. Cut to what
@@ -59,6 +61,10 @@ class ModelSpec(ModelSettings, WithRules):
         CelRule(
             "!has(self.credentialsSecret) || self.uri.startsWith('hf://') || self.uri.startsWith('s3://')",
             "`credentialsSecret` must be absent unless `uri` is an hf:// or s3:// one",
+        ),
+        CelRule(
+            f"!has(self.servedName) || !self.servedName.matches(r'[{CONTROL_CHARACTERS}]')",
+            "`servedName` must have no control characters: it stands in logs and metrics",
         ),
         CelRule(
             "self.quantization == 'none' || self.kernels == 'auto' || self.kernels == 'cpp'",

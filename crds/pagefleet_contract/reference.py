@@ -8,6 +8,7 @@ from pagefleet_contract import names
 from pagefleet_contract.chart_values import ChartValues
 from pagefleet_contract.crd import resource_schema
 from pagefleet_contract.crd_schema import Schema, structural_schema
+from pagefleet_contract.router import RouterConfig
 
 _OPEN = "x-kubernetes-preserve-unknown-fields"
 
@@ -35,6 +36,15 @@ def values_reference() -> str:
         " under `settings` reaches the operator as a file; a change restarts it, and never a replica of a service.\n"
     )
     return head + _section("", schema)
+
+
+def router_reference() -> str:
+    """Return docs/router-settings.md."""
+    head = (
+        "# Settings of the router\n\nWhat `pagefleet-router --config FILE` reads; the operator writes it for each"
+        " service. [What the router does](router.md).\n"
+    )
+    return head + _section("", structural_schema(RouterConfig))
 
 
 def _section(path: str, schema: Schema) -> str:

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from pagefleet_contract.engine import Section, ServingSettings
+from pagefleet_contract.engine import Section, ServedName, ServingSettings
 from pagefleet_contract.names import HTTP_PORT
 
 
@@ -15,7 +15,7 @@ class RouterConfig(Section):
     namespace: str = Field(min_length=1, max_length=63)
     """Namespace of the InferenceService and of its pods."""
 
-    served_name: str = Field(min_length=1)
+    served_name: ServedName
     """The name that clients send as `model`. Only asked where no replica can answer: a known model is worth
     another try, an unknown one isn't."""
 

@@ -26,6 +26,11 @@ RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
         {"model": {"uri": "s3://bucket/model", "credentialsSecret": "login"}},
     ),
     (
+        "`servedName` must have no control characters",
+        {"model": {"servedName": "chat\nbot"}},
+        {"model": {"servedName": "Schwätzer, 2. Fassung"}},
+    ),
+    (
         "`quantization` int8 needs the C++ kernels",
         {"model": {"quantization": "int8", "kernels": "plain"}},
         {"model": {"quantization": "int8", "kernels": "cpp"}},

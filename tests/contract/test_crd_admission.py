@@ -261,7 +261,10 @@ def test_a_scaled_number_survives_the_next_apply_of_a_manifest_without_it(kubect
 def test_the_table_shows_the_columns_and_wide_shows_more(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", given=yaml.safe_dump(named("shown")))
     status = {
-        "replicas": 2,
+        "replicas": 3,
+        "readyReplicas": 2,
+        "updatedReplicas": 1,
+        "ready": "2/2",
         "url": "http://shown.default.svc:8000",
         "kv": {"usedPercent": 41},
         "conditions": [
@@ -279,9 +282,9 @@ def test_the_table_shows_the_columns_and_wide_shows_more(kubectl: Kubectl) -> No
         "patch", names.SHORT_NAME, "shown", "--subresource=status", "--type=merge", "-p", json.dumps({"status": status})
     )
     heads, row = (line.split() for line in kubectl("get", names.CATEGORY, "-o", "wide").splitlines())
-    assert heads == ["NAME", "MODEL", "READY", "REPLICAS", "KV%", "AGE", "REASON", "URL"]
-    assert row[:5] == ["shown", "simulated://llama-3.1-8b", "True", "2", "41"]
-    assert row[6:] == ["Serving", "http://shown.default.svc:8000"]
+    assert heads == ["NAME", "MODEL", "READY", "UP-TO-DATE", "STATUS", "KV%", "AGE", "URL"]
+    assert row[:6] == ["shown", "simulated://llama-3.1-8b", "2/2", "1", "Serving", "41"]
+    assert row[7:] == ["http://shown.default.svc:8000"]
     kubectl("delete", names.SHORT_NAME, "shown")
 
 

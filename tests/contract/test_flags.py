@@ -106,6 +106,8 @@ def test_a_missing_model_is_said_with_what_to_do() -> None:
     ("text", "words"),
     [
         ("model: {uri: m, colour: red}", "model.colour is not a setting"),
+        ('model: {uri: m, servedName: "a\\nb"}', "model.servedName: the name has the control character '\\n'; leave"),
+        ('model: {uri: m, servedName: "a\\x85"}', "model.servedName: the name has the control character '\\x85'"),
         ("- 1", "holds list"),
         ("model: {uri: m", "--config"),
         ("model: {uri: m}\nkvCache: {blockSize: 8, block_size: 16}", "kvCache.blockSize is given twice"),
