@@ -182,6 +182,23 @@ def test_where_no_group_limits_memory_a_caller_may(tmp_path: Path, monkeypatch: 
     assert (machine.memory_bytes, machine.memory_source) == (4000, "the container's limit")
 
 
+@pytest.mark.parametrize(
+    ("limit", "given_back", "planned_for"),
+    [
+        # 300 kB were missing from what was free already, and will be subtracted with what comes to them.
+        ("max\n", 300 * 1024, 1000 * 1024),
+        ("max\n", 0, 700 * 1024),
+        ("5000\n", 300 * 1024, 5000),
+    ],
+)
+def test_what_processes_held_is_given_back_to_free_memory_alone(
+    tmp_path: Path, limit: str, given_back: int, planned_for: int
+) -> None:
+    machine = read_machine(machine_root(tmp_path, "0::/x\n", {"sys/fs/cgroup/x/memory.max": limit}))
+
+    assert machine.giving_back(given_back).memory_bytes == planned_for
+
+
 def test_what_processes_hold_beside_the_weights_is_not_given_to_blocks() -> None:
     # 90 MiB less 80 of weights and workspace, and 4 that the processes hold.
     assert (

@@ -254,6 +254,12 @@ def test_ranks_divide_cores_and_memory_of_a_machine() -> None:
     assert Machine(2, 2**30, "x", True).share(3).num_threads == 1
 
 
+def test_each_rank_gets_its_own_back_of_free_memory_that_is_divided() -> None:
+    free = Machine(8, 10 * 2**30, "the machine's free memory", True, is_memory_free=True).share(2)
+
+    assert [free.giving_back(held).memory_bytes for held in (3, 1)] == [5 * 2**30 + 3, 5 * 2**30 + 1]
+
+
 def test_a_fixed_memory_budget_is_that_of_all_ranks() -> None:
     sizes = LoadedSizes(ModelShape((LayerShape(1, 16, 16),)), "float32", 0, 0, 2**30, "a test", 512, num_ranks=2)
     config = EngineConfig.model_validate({"model": {"uri": "m"}, "kvCache": {"budget": {"memory": "1Mi"}}})

@@ -1,7 +1,6 @@
 """From settings to an executor that is proven and measured: the steps of loading, in order."""
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,7 +30,7 @@ from pagefleet_runtime.models.dtypes import Dtypes, choose_dtypes
 from pagefleet_runtime.models.gate import eager_logits, prove_structure
 from pagefleet_runtime.models.gguf import convert_gguf
 from pagefleet_runtime.models.layer_shapes import observe_layers
-from pagefleet_runtime.models.machine import Machine, held_bytes, read_machine
+from pagefleet_runtime.models.machine import Machine, held_by_rank, read_machine
 from pagefleet_runtime.models.ranks import Alone, Lost, Member, Ranks, RankTask, Workers, end_process
 from pagefleet_runtime.models.sharding import check_divides
 from pagefleet_runtime.models.sources import GgufFile, ModelSource, resolve_source
@@ -90,7 +89,7 @@ class _Share:
 def load_model(config: EngineConfig, progress: Progress, lost: Lost = end_process) -> LoadedModel:
     """Return the model that the settings name, ready to run plans. `progress` is told of each stage's beginning and
     end; `lost` is called, from any thread and at any time, where one of several ranks is gone. Raises ModelRefused."""
-    machine = read_machine().share(config.parallel.tensor)
+    machine = read_machine().share(config.parallel.tensor).giving_back(held_by_rank(0))
     device = choose_device(machine)
     torch.set_num_threads(machine.num_threads)
     register_attention()
@@ -113,7 +112,7 @@ def load_model(config: EngineConfig, progress: Progress, lost: Lost = end_proces
 
 def load_rank(task: RankTask, member: Member) -> ModelExecutor:
     """Return another rank's executor, ready to run what rank 0 tells it. Raises ModelRefused."""
-    machine = read_machine().share(task.size)
+    machine = read_machine().share(task.size).giving_back(held_by_rank(task.rank))
     device = choose_device(machine, task.rank)
     torch.set_num_threads(machine.num_threads)
     register_attention()
@@ -308,6 +307,7 @@ def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device
     own_length = getattr(hf_config, "max_position_embeddings", None)
     model = proven.paged.model
     weights = weights_bytes(model)
+    held_weights = weights - mapped_bytes(model)
     return LoadedSizes(
         shape=ModelShape(proven.layers),
         kv_dtype=dtypes.kv,
@@ -317,14 +317,8 @@ def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device
         memory_source=device.memory_source,
         model_length=int(own_length) if own_length else None,
         num_ranks=ranks.size,
-        process_bytes=_process_bytes(weights - mapped_bytes(model), ranks.rank) if device.is_cpu else 0,
+        process_bytes=max(0, held_by_rank(ranks.rank) - held_weights) if device.is_cpu else 0,
     )
-
-
-def _process_bytes(held_weights_bytes: int, rank: int) -> int:
-    """Return what this process holds beside the weights; with rank 0 goes the server, which has started it."""
-    server_bytes = held_bytes(os.getppid()) if rank == 0 else 0
-    return max(0, held_bytes(os.getpid()) - held_weights_bytes) + server_bytes
 
 
 def _widest(size: int | Sequence[int] | None, fallback: int) -> int:

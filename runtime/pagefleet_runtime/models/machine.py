@@ -17,6 +17,7 @@ class Machine:
     memory_bytes: int  # the container's limit, or what the machine has free
     memory_source: str  # which of the two
     has_bfloat16: bool
+    is_memory_free: bool = False  # what processes hold is not part of it, as it is of a limit
 
     def share(self, num_ranks: int) -> "Machine":
         """Return what each of several processes may take of it."""
@@ -30,14 +31,31 @@ class Machine:
             memory_source=source,
         )
 
+    def giving_back(self, held_bytes: int) -> "Machine":
+        """Return the machine for processes that held so much when its memory was read. What was free lacked it
+        already, and whoever plans the memory subtracts all that they hold."""
+        if not self.is_memory_free:
+            return self
+        source = f"{self.memory_source}, and what the processes held"
+        return replace(self, memory_bytes=self.memory_bytes + held_bytes, memory_source=source)
+
 
 def read_machine(root: Path = Path("/")) -> Machine:
     """Return what /proc and /sys below `root` say, in cgroups of version 1 and 2. Raises ModelRefused where the
     environment's limit is no number."""
-    memory, source = _memory(root)
+    memory, source, is_free = _memory(root)
     return Machine(
-        num_threads=_num_threads(root), memory_bytes=memory, memory_source=source, has_bfloat16=_has_bfloat16(root)
+        num_threads=_num_threads(root),
+        memory_bytes=memory,
+        memory_source=source,
+        has_bfloat16=_has_bfloat16(root),
+        is_memory_free=is_free,
     )
+
+
+def held_by_rank(rank: int) -> int:
+    """Return the memory that a rank's process holds, and with rank 0's that of the server, which has started it."""
+    return held_bytes(os.getpid()) + (held_bytes(os.getppid()) if rank == 0 else 0)
 
 
 def held_bytes(process_id: int, root: Path = Path("/")) -> int:
@@ -71,7 +89,8 @@ def _cpu_quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _memory(root: Path) -> tuple[int, str]:
+def _memory(root: Path) -> tuple[int, str, bool]:
+    """Return how much, from where, and whether it is what is free beside all processes."""
     figures = {line.split(":")[0]: line for line in _read(root / "proc/meminfo").splitlines()}
     total, available = (int(figures[name].split()[1]) * 1024 for name in ("MemTotal", "MemAvailable"))
     limits = [total]
@@ -86,8 +105,8 @@ def _memory(root: Path) -> tuple[int, str]:
             if text.isdigit():
                 limits.append(int(text))
     if min(limits) < total:
-        return min(limits), "the container's limit"
-    return available, "the machine's free memory"
+        return min(limits), "the container's limit", False
+    return available, "the machine's free memory", True
 
 
 def _group_directories(root: Path, controller: str) -> list[Path]:
