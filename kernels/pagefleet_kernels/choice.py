@@ -10,7 +10,7 @@ from pagefleet_kernels.cpu.library import CpuLibrary, load_library
 from pagefleet_kernels.cpu.targets import this_machine
 from pagefleet_kernels.jit import NumbaLibrary, load_numba
 from pagefleet_kernels.jit.pages import NumbaPages
-from pagefleet_kernels.paged_attention.jit import STORED
+from pagefleet_kernels.paged_attention.jit import why_not_stored
 from pagefleet_kernels.pages import PLAIN_PAGES, CppPages, PageKernels
 from pagefleet_kernels.prepacked_linear import why_not_onednn
 from pagefleet_kernels.prepacked_linear.cpu import TYPES
@@ -52,10 +52,16 @@ class Kernels:
 PLAIN = Kernels()
 
 
-def choose_kernels(mode: Mode, dtype: torch.dtype, cache: Path | None = None, device: torch.device = _CPU) -> Kernels:
-    """Return the fastest kernels that the device, its compiler and `mode` allow for a model of `dtype`: on a GPU
-    Triton's, on a CPU C++, else numba's; else plain PyTorch's. A mode that names one of them leaves plain PyTorch alone
-    beside it.
+def choose_kernels(
+    mode: Mode,
+    dtype: torch.dtype,
+    cache: Path | None = None,
+    device: torch.device = _CPU,
+    kv_dtype: torch.dtype | None = None,
+) -> Kernels:
+    """Return the fastest kernels that the device, its compiler and `mode` allow for a model of `dtype` whose pages hold
+    `kv_dtype`, or else the same: on a GPU Triton's, on a CPU C++, else numba's; else plain PyTorch's. A mode that names
+    one of them leaves plain PyTorch alone beside it.
 
     `cache` is where compiled code is kept; compiling takes some ten seconds once.
     """
@@ -63,7 +69,7 @@ def choose_kernels(mode: Mode, dtype: torch.dtype, cache: Path | None = None, de
         return PLAIN
     if device.type != "cpu":
         return _gpu_kernels(mode, device)
-    pages, note = _choose_pages(mode, dtype, cache)
+    pages, note = _choose_pages(mode, kv_dtype or dtype, cache)
     linears, reason = _choose_linears(pages.library if isinstance(pages, CppPages) else None, dtype)
     notes = [] if note is None else [note]
     if reason is not None:
@@ -97,7 +103,7 @@ def _gpu_kernels(mode: Mode, device: torch.device) -> Kernels:
     return Kernels(notes=(f"kernels are plain PyTorch, which copies every context in every step: {reason}",))
 
 
-def _choose_pages(mode: Mode, dtype: torch.dtype, cache: Path | None) -> tuple[PageKernels, str | None]:
+def _choose_pages(mode: Mode, kv_dtype: torch.dtype, cache: Path | None) -> tuple[PageKernels, str | None]:
     """Return what runs the operations on pages, and what it costs that it isn't what comes before it."""
     if mode == "triton":
         return PLAIN_PAGES, "kernels are plain PyTorch, many times slower at decoding: Triton's need a GPU"
@@ -108,7 +114,7 @@ def _choose_pages(mode: Mode, dtype: torch.dtype, cache: Path | None) -> tuple[P
             return CppPages(library), None
         reasons.append(library.reason)
     if mode != "cpp":
-        numba = _load_numba(dtype, cache)
+        numba = _load_numba(kv_dtype, cache)
         if isinstance(numba, NumbaLibrary):
             cost = "kernels are numba's and layers aren't fused, so that a step takes two to four times as long"
             return NumbaPages(numba), f"{cost}: {reasons[0]}" if reasons else None
@@ -116,10 +122,10 @@ def _choose_pages(mode: Mode, dtype: torch.dtype, cache: Path | None) -> tuple[P
     return PLAIN_PAGES, f"kernels are plain PyTorch, many times slower at decoding: {'; '.join(reasons)}"
 
 
-def _load_numba(dtype: torch.dtype, cache: Path | None) -> NumbaLibrary | str:
-    if dtype not in STORED:
-        names = " and ".join(str(known).removeprefix("torch.") for known in STORED)
-        return f"numba's kernels read pages of {names}, not of {str(dtype).removeprefix('torch.')}"
+def _load_numba(kv_dtype: torch.dtype, cache: Path | None) -> NumbaLibrary | str:
+    reason = why_not_stored(kv_dtype)
+    if reason is not None:
+        return reason
     loaded = load_numba(cache)
     return loaded if isinstance(loaded, NumbaLibrary) else loaded.reason
 

@@ -15,7 +15,7 @@ from pagefleet_kernels.kv_write import kv_write
 from pagefleet_kernels.page_copy.cpu import page_copy_cpu
 from pagefleet_kernels.page_copy.reference import page_copy_reference
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
-from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu, supports
+from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu, why_not
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
 from pagefleet_kernels.quantised_kv import CacheScales
 
@@ -53,6 +53,11 @@ class PageKernels(Protocol):
     def writer(
         self, key_pages: torch.Tensor, value_pages: torch.Tensor, scales: CacheScales | None = None
     ) -> Writer: ...
+
+    def why_plain(self, query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
+        """Return what of these types and sizes the kernels don't know, so that it is plain PyTorch that attends; else
+        None. Only types and shapes are read."""
+        ...
 
     def attend(
         self,
@@ -98,6 +103,9 @@ class PlainPages:
     def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor, scales: CacheScales | None = None) -> Writer:
         return PlainWriter(key_pages, value_pages, scales)
 
+    def why_plain(self, query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
+        return None  # nothing else was chosen
+
     def attend(
         self,
         query: torch.Tensor,
@@ -134,6 +142,9 @@ class CppPages:
     def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor, scales: CacheScales | None = None) -> Writer:
         return PageWriter(self.library, key_pages, value_pages, scales)
 
+    def why_plain(self, query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
+        return why_not(query, key_pages, value_pages)
+
     def attend(
         self,
         query: torch.Tensor,
@@ -147,7 +158,7 @@ class CppPages:
         sinks: torch.Tensor | None,
         scales: CacheScales | None,
     ) -> torch.Tensor:
-        if not supports(query, key_pages, value_pages):
+        if self.why_plain(query, key_pages, value_pages) is not None:
             return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
         return paged_attention_cpu(
             self.library, query, key_pages, value_pages, batch,

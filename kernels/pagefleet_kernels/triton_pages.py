@@ -63,6 +63,12 @@ class TritonPages:
     def writer(self, key_pages: torch.Tensor, value_pages: torch.Tensor, scales: CacheScales | None = None) -> Writer:
         return TritonWriter(key_pages, value_pages, scales)
 
+    def why_plain(self, query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
+        head_size, group = max(query.shape[2], value_pages.shape[3]), query.shape[1] // key_pages.shape[2]
+        if has_tiles(self.chip.family, cache_kind(key_pages.dtype), head_size, group):
+            return None
+        return f"Triton's kernels have no tiles for heads of {head_size} in groups of {group}"
+
     def attend(
         self,
         query: torch.Tensor,
@@ -76,10 +82,10 @@ class TritonPages:
         sinks: torch.Tensor | None,
         scales: CacheScales | None,
     ) -> torch.Tensor:
-        head_size, group = max(query.shape[2], value_pages.shape[3]), query.shape[1] // key_pages.shape[2]
-        if not has_tiles(self.chip.family, cache_kind(key_pages.dtype), head_size, group):
+        reason = self.why_plain(query, key_pages, value_pages)
+        if reason is not None:
             if StepTables in batch.plans:
-                raise ValueError(f"there are no tiles for heads of {head_size} in groups of {group}")
+                raise ValueError(reason)
             return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
         return paged_attention_triton(
             query, key_pages, value_pages, batch, self.chip,

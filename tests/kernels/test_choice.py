@@ -57,6 +57,25 @@ def test_what_cannot_be_had_leaves_plain_pytorch_with_every_reason(
     assert all(reason in chosen.notes[0] for reason in reasons)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype", "reason"),
+    [
+        (torch.bfloat16, torch.int8, "read pages of float32 and bfloat16, not of codes in eight bits"),
+        (torch.float32, torch.float16, "not of float16"),
+        (torch.float16, torch.bfloat16, None),
+    ],
+)
+def test_whether_numba_can_serve_is_a_matter_of_what_pages_hold(
+    numba_cache: Path, dtype: torch.dtype, kv_dtype: torch.dtype, reason: str | None
+) -> None:
+    chosen = choose_kernels("numba", dtype, numba_cache, kv_dtype=kv_dtype)
+
+    if reason is None:
+        assert isinstance(chosen.pages, NumbaPages)
+    else:
+        assert chosen.pages is PLAIN_PAGES and reason in chosen.notes[0]
+
+
 def test_a_cache_that_cannot_be_written_leaves_plain_pytorch(tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("")

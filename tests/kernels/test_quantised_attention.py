@@ -7,7 +7,6 @@ import torch
 
 from pagefleet_kernels.cpu import CpuLibrary
 from pagefleet_kernels.paged_attention import AttentionBatch, paged_attention
-from pagefleet_kernels.paged_attention.cpu import supports
 from pagefleet_kernels.paged_attention.reference import paged_attention_reference
 from pagefleet_kernels.pages import PLAIN_PAGES, CppPages
 from pagefleet_kernels.quantised_kv import CacheScales, Int8Scales, dequantise_pages
@@ -45,7 +44,8 @@ def attended(
     inputs: AttentionInputs,
     pages: tuple[torch.Tensor, torch.Tensor, CacheScales],
 ) -> torch.Tensor:
-    assert library is None or supports(inputs.query, pages[0], pages[1])
+    kernels = PLAIN_PAGES if library is None else CppPages(library)
+    assert kernels.why_plain(inputs.query, pages[0], pages[1]) is None
     return paged_attention(
         inputs.query,
         pages[0],
@@ -56,7 +56,7 @@ def attended(
         softcap=case.softcap,
         sinks=inputs.sinks,
         scales=pages[2],
-        kernels=PLAIN_PAGES if library is None else CppPages(library),
+        kernels=kernels,
     )
 
 
@@ -148,7 +148,10 @@ def test_head_sizes_that_words_of_codes_do_not_fill_are_left_to_plain_pytorch(li
     inputs = make_inputs(case)
     pages = quantise(inputs, torch.int8)
 
-    assert not supports(inputs.query, pages[0], pages[1])
+    reason = CppPages(library).why_plain(inputs.query, pages[0], pages[1])
+    assert reason is not None and reason.endswith(
+        "by 4 at a time where pages hold torch.int8, not keys of 34 and values of 34"
+    )
     plain, chosen = (
         paged_attention(
             inputs.query, pages[0], pages[1], inputs.batch, scale=inputs.scale, scales=pages[2], kernels=kernels

@@ -133,6 +133,23 @@ def test_a_cache_in_eight_bits_passes_the_gate_and_answers(
     assert loaded.executor.execute(StepPlan(0, (), (Row(key, (1, 2, 3), 0, (5,), (spec,)),))).sampled
 
 
+@pytest.mark.parametrize(
+    ("kernels", "cost"),
+    [
+        ("numba", "kernels are plain PyTorch, many times slower at decoding: numba's kernels read pages"),
+        ("cpp", "attention is plain PyTorch's in 2 of 2 layers, many times slower at decoding: the C++ kernels"),
+    ],
+)
+def test_pages_that_the_kernels_do_not_read_are_a_note(tmp_path: Path, kernels: str, cost: str) -> None:
+    loaded = load(
+        tiny_llama_directory(tmp_path, head_dim=18),
+        model={"uri": str(tmp_path), "kernels": kernels},
+        kv_cache={"dtype": "int8", "budget": {"blocks": 9}},
+    )
+
+    assert [note for note in loaded.info.notes if note.startswith(cost)]
+
+
 def changed_copy(directory: Path, target: Path, **changes: Any) -> Path:
     """Return a copy of the directory whose config.json says something else."""
     target.mkdir()

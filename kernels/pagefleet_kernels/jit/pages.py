@@ -10,7 +10,7 @@ from pagefleet_kernels.kv_write.jit import NumbaWriter
 from pagefleet_kernels.page_copy.reference import page_copy_reference
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
-from pagefleet_kernels.paged_attention.jit import paged_attention_numba, supports
+from pagefleet_kernels.paged_attention.jit import paged_attention_numba, why_not
 from pagefleet_kernels.pages import PlainWriter, Writer
 from pagefleet_kernels.quantised_kv import CacheScales
 
@@ -31,6 +31,9 @@ class NumbaPages:
             return PlainWriter(key_pages, value_pages, scales)
         return NumbaWriter(self.library, key_pages, value_pages)
 
+    def why_plain(self, query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
+        return why_not(query, key_pages, value_pages)
+
     def attend(
         self,
         query: torch.Tensor,
@@ -44,7 +47,7 @@ class NumbaPages:
         sinks: torch.Tensor | None,
         scales: CacheScales | None,
     ) -> torch.Tensor:
-        if not supports(query, key_pages, value_pages):
+        if self.why_plain(query, key_pages, value_pages) is not None:
             return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
         return paged_attention_numba(
             self.library, query, key_pages, value_pages, batch, scale=scale, window=window, softcap=softcap, sinks=sinks

@@ -72,17 +72,22 @@ class _Plan:
     num_blocks: int  # one more than the largest block number
 
 
-def supports(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> bool:
-    """Whether the library knows these types and sizes."""
-    return (
-        query.dtype in TYPE_NUMBERS
-        and key_pages.dtype == value_pages.dtype
-        and key_pages.dtype in PAGE_TYPE_NUMBERS
-        and all(
-            pages.shape[3] <= _MAX_SIZE and pages.shape[3] % (4 if pages.itemsize == 1 else 2) == 0
-            for pages in (key_pages, value_pages)
+def why_not(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
+    """Return what of these types and sizes the library doesn't know, or None."""
+    stored = key_pages.dtype
+    if query.dtype not in TYPE_NUMBERS or stored not in PAGE_TYPE_NUMBERS or stored != value_pages.dtype:
+        return (
+            f"the C++ kernels take float32, bfloat16 and float16, and pages of these or of codes in eight bits, not "
+            f"queries of {query.dtype} on keys of {stored} and values of {value_pages.dtype}"
         )
-    )
+    multiple = 4 if stored.itemsize == 1 else 2
+    sizes = key_pages.shape[3], value_pages.shape[3]
+    if any(size > _MAX_SIZE or size % multiple for size in sizes):
+        return (
+            f"the C++ kernels read heads of up to {_MAX_SIZE} numbers by {multiple} at a time where pages hold "
+            f"{stored}, not keys of {sizes[0]} and values of {sizes[1]}"
+        )
+    return None
 
 
 def paged_attention_cpu(
@@ -164,12 +169,9 @@ def _check(
     batch: AttentionBatch,
     scales: CacheScales | None,
 ) -> None:
-    if not supports(query, key_pages, value_pages):
-        raise ValueError(
-            f"queries {query.dtype} {list(query.shape)} on keys {key_pages.dtype} {list(key_pages.shape)} and values "
-            f"{value_pages.dtype} {list(value_pages.shape)}: the CPU kernel takes float32, bfloat16 and float16 and "
-            f"even head sizes up to {_MAX_SIZE}, of codes in eight bits multiples of 4"
-        )
+    reason = why_not(query, key_pages, value_pages)
+    if reason is not None:
+        raise ValueError(reason)
     for name, tensor in (("query", query), ("key pages", key_pages), ("value pages", value_pages)):
         check_dense(name, tensor)
     check_page_type("key pages", key_pages, scales)

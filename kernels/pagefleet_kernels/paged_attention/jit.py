@@ -35,9 +35,20 @@ class _Plan:
     num_blocks: int  # one more than the largest block number
 
 
-def supports(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> bool:
-    """Whether the kernel knows the types of what is stored."""
-    return key_pages.dtype == value_pages.dtype and key_pages.dtype in STORED and query.dtype.is_floating_point
+def why_not(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
+    """Return what of these types the kernel doesn't know, or None."""
+    if not query.dtype.is_floating_point or key_pages.dtype != value_pages.dtype:
+        return f"queries are {query.dtype}, keys {key_pages.dtype} and values {value_pages.dtype}"
+    return why_not_stored(key_pages.dtype)
+
+
+def why_not_stored(dtype: torch.dtype) -> str | None:
+    """Return why the kernel doesn't read pages of this type, or None."""
+    if dtype in STORED:
+        return None
+    names = " and ".join(str(known).removeprefix("torch.") for known in STORED)
+    found = "codes in eight bits" if dtype.itemsize == 1 else str(dtype).removeprefix("torch.")
+    return f"numba's kernels read pages of {names}, not of {found}"
 
 
 def paged_attention_numba(

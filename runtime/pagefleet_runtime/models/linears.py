@@ -8,7 +8,8 @@ from torch.nn.functional import linear
 from pagefleet_kernels.choice import Kernels
 from pagefleet_kernels.decoder_layer import LayerMemory
 from pagefleet_kernels.gated_activation import Activation, gated_activation
-from pagefleet_kernels.prepacked_linear import PrepackedLinear, Quantization, WeightMemory
+from pagefleet_kernels.prepacked_linear import MOST_INPUTS, PrepackedLinear, Quantization, WeightMemory
+from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.sharded_layers import RowParallelLinear
 
 
@@ -36,7 +37,13 @@ class LinearPacker:
 
     def join(self, layers: Sequence[torch.nn.Linear], activation: Activation | None = None) -> torch.nn.Module:
         """Return one layer whose outputs are those of `layers`, one behind the other; with an activation, of a gate
-        and its factor: activation(gate) * factor."""
+        and its factor: activation(gate) * factor. Raises ModelRefused where int8 codes can't be multiplied."""
+        inputs = layers[0].weight.shape[1]  # a rank's share of them
+        if self._quantization == "int8" and inputs > MOST_INPUTS:
+            raise ModelRefused(
+                f"model.quantization is int8, and a linear layer has {inputs} inputs; products of int8 codes are "
+                f"summed for up to {MOST_INPUTS}; set model.quantization to none"
+            )
         weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
         if not self.packs:
             return _JoinedLinear(weights, biases, activation)

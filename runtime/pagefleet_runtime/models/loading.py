@@ -11,9 +11,8 @@ import torch
 
 from pagefleet_contract.capacity import LayerShape, ModelShape, describe_bytes, describe_weights, workspace_bytes
 from pagefleet_contract.engine import EngineConfig
-from pagefleet_kernels.choice import PLAIN, Kernels, QuantizationUnavailable, choose_kernels, with_int8_weights
+from pagefleet_kernels.choice import Kernels
 from pagefleet_kernels.quantised_kv import Fp8Scales
-from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.grammar import GrammarCompiler
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
 from pagefleet_runtime.model_executor.executor import ModelExecutor
@@ -27,9 +26,10 @@ from pagefleet_runtime.models.cache import cache_directory
 from pagefleet_runtime.models.decode_graphs import DecodeGraphs, with_decode_graphs
 from pagefleet_runtime.models.device import Device, choose_device
 from pagefleet_runtime.models.dtypes import Dtypes, choose_dtypes
-from pagefleet_runtime.models.gate import eager_logits, prove_structure
+from pagefleet_runtime.models.gate import eager_logits
 from pagefleet_runtime.models.gguf import convert_gguf
-from pagefleet_runtime.models.layer_shapes import observe_layers
+from pagefleet_runtime.models.kernels import kernels_for, plain_notes, proven_kernels, uncoded_notes
+from pagefleet_runtime.models.layer_shapes import observe_attention
 from pagefleet_runtime.models.machine import Machine, held_by_rank, read_machine
 from pagefleet_runtime.models.ranks import Alone, Lost, Member, Ranks, RankTask, Workers, end_process
 from pagefleet_runtime.models.sharding import check_divides
@@ -41,7 +41,6 @@ from pagefleet_runtime.models.weights import (
     mapped_bytes,
     read_config,
     read_weights,
-    uncoded_bytes,
     weights_bytes,
 )
 from pagefleet_runtime.models.weights_gate import gate_sequences, measure_fp8_scales, prove_paged_weights
@@ -104,7 +103,7 @@ def load_model(config: EngineConfig, progress: Progress, lost: Lost = end_proces
     check_divides(hf_config, config.parallel.tensor)
     dtypes = choose_dtypes(config, _own_dtype(source, hf_config), device.has_bfloat16, device.is_cpu)
     ranks = Alone() if config.parallel.tensor == 1 else Workers(config, directory, dtypes, lost)
-    kernels = _choose_kernels(config, dtypes, device)
+    kernels = kernels_for(config, dtypes, device)
     share = _load_share(config, directory, dtypes, device, kernels, ranks, progress)
     executor = TensorParallelExecutor(share.executor, ranks) if isinstance(ranks, Workers) else share.executor
     return _loaded(share, executor, config, directory, dtypes, machine, device, progress)
@@ -116,25 +115,9 @@ def load_rank(task: RankTask, member: Member) -> ModelExecutor:
     device = choose_device(machine, task.rank)
     torch.set_num_threads(machine.num_threads)
     register_attention()
-    kernels = _choose_kernels(task.config, task.dtypes, device)
+    kernels = kernels_for(task.config, task.dtypes, device)
     share = _load_share(task.config, task.directory, task.dtypes, device, kernels, member, lambda progress: None)
     return share.executor
-
-
-def _choose_kernels(config: EngineConfig, dtypes: Dtypes, device: Device) -> Kernels:
-    if not device.is_cpu:
-        torch.cuda.set_device(device.torch_device)  # where Triton launches, whichever GPU a tensor is on
-    dtype: torch.dtype = getattr(torch, dtypes.weights)
-    kernels = choose_kernels(config.model.kernels, dtype, cache_directory() / "kernels", device.torch_device)
-    if config.model.quantization == "none":
-        return kernels
-    try:
-        return with_int8_weights(kernels)
-    except QuantizationUnavailable as reason:
-        raise ModelRefused(
-            f"model.quantization is {config.model.quantization}; only the C++ kernels multiply such weights, and here "
-            f"{reason}; set model.quantization to none"
-        ) from reason
 
 
 def _load_share(
@@ -209,11 +192,12 @@ def _prove(
 ) -> _Proven:
     """Pass both parts of the equality gate; the model is left on our attention, sped up for the kernels."""
     progress(LoadProgress("gate", 0.0, "structure"))
-    kernels = _proven_kernels(hf_config, kernels, ranks, model.device)
+    kernels = proven_kernels(hf_config, kernels, ranks, model.device)
     progress(LoadProgress("gate", 0.5, "weights"))
     sequences = gate_sequences(directory, model.config)
     eager = [eager_logits(model, ids) for ids in sequences]
-    layers = observe_layers(model)
+    attention_layers = observe_attention(model)
+    layers = tuple(layer.stored for layer in attention_layers)
     model.set_attn_implementation(ATTENTION_NAME)
     done = speed_up(model, kernels)
     paged = PagedModel(model) if ranks.size == 1 else RankModel(model, ranks.fail)
@@ -223,37 +207,13 @@ def _prove(
     figures = prove_paged_weights(paged, layers, sequences, eager, stored_dtype(dtypes.kv), block_size, kernels, scales)
     _log.info("paged attention equals the model's own: %s", figures)
     progress(LoadProgress("gate", 1.0, figures))
-    notes = (*dtypes.notes, *kernels.notes, *_uncoded_notes(model, kernels, dtypes))
-    return _Proven(paged, layers, kernels, ", ".join((kernels.description, *done)), notes, scales)
-
-
-def _uncoded_notes(model: Any, kernels: Kernels, dtypes: Dtypes) -> tuple[str, ...]:
-    left = uncoded_bytes(model) if kernels.linears == "int8" else 0
-    if not left:
-        return ()
-    return (
-        f"{describe_bytes(left)} of weights stay in {dtypes.weights}: model.quantization int8 knows linear layers, and "
-        f"models of type {model.config.model_type!r} keep these elsewhere (experts, convolutions)",
+    notes = (
+        *dtypes.notes,
+        *kernels.notes,
+        *plain_notes(attention_layers, paged.dtype, stored_dtype(dtypes.kv), kernels.pages),
+        *uncoded_notes(model, kernels, dtypes),
     )
-
-
-def _proven_kernels(hf_config: Any, kernels: Kernels, ranks: Ranks, device: torch.device) -> Kernels:
-    """Return the kernels if the structure is proven with them, or plain ones with a note that says why: they don't
-    know something of the model, or the compiler fails on a chip that is like none that they were tried on."""
-    refusal: Exception | None = None
-    try:
-        # Codes are no equal of what they stand for; how far they are from it is the weights' part of the gate.
-        prove_structure(hf_config, kernels=kernels.unquantised, num_ranks=ranks.size, device=device)
-    except Exception as error:
-        if kernels == PLAIN or kernels.linears == "int8":
-            raise
-        refusal = error
-    if ranks.least(int(refusal is None)):
-        return kernels
-    # All ranks or none: each waits for the others in every layer.
-    prove_structure(hf_config, num_ranks=ranks.size, device=device)
-    why = refusal or "another rank can't use them"
-    return Kernels(notes=(f"kernels are plain PyTorch, many times slower at decoding: {why}",))
+    return _Proven(paged, layers, kernels, ", ".join((kernels.description, *done)), notes, scales)
 
 
 def _loaded(
