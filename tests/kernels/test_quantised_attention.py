@@ -150,7 +150,7 @@ def test_head_sizes_that_words_of_codes_do_not_fill_are_left_to_plain_pytorch(li
 
     reason = CppPages(library).why_plain(inputs.query, pages[0], pages[1])
     assert reason is not None and reason.endswith(
-        "by 4 at a time where pages hold torch.int8, not keys of 34 and values of 34"
+        "multiples of 4, not keys of 34 and values of 34 stored as torch.int8"
     )
     plain, chosen = (
         paged_attention(

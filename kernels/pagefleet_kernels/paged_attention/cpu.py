@@ -84,8 +84,8 @@ def why_not(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Ten
     sizes = key_pages.shape[3], value_pages.shape[3]
     if any(size > _MAX_SIZE or size % multiple for size in sizes):
         return (
-            f"the C++ kernels read heads of up to {_MAX_SIZE} numbers by {multiple} at a time where pages hold "
-            f"{stored}, not keys of {sizes[0]} and values of {sizes[1]}"
+            f"the C++ kernels read even head sizes up to {_MAX_SIZE}, of codes in eight bits multiples of 4, not keys "
+            f"of {sizes[0]} and values of {sizes[1]} stored as {stored}"
         )
     return None
 
