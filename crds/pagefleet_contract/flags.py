@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from pagefleet_contract.engine import EngineConfig, Quantity
 from pagefleet_contract.names import ENV_LISTEN_ADDRESS, HTTP_PORT
+from pagefleet_contract.near_names import did_you_mean, near_field
 from pagefleet_contract.policy import LIVE_PATHS, LivePolicy, with_policy
 
 _BUDGET = ("kv_cache", "budget")
@@ -80,7 +81,7 @@ def leaves() -> tuple[Leaf, ...]:
 
 def parse_serve(arguments: Sequence[str], program: str) -> ServeOptions:
     """Parse the command line of the server. Raises ConfigRefused for settings; prints help and exits for --help."""
-    given = vars(build_parser(program).parse_args(list(arguments)))
+    given = vars(build_parser(program).parse_all(arguments))
     base = {} if given["config"] is None else read_config_file(Path(given["config"]))
     values = {leaf.path: given["_".join(leaf.path)] for leaf in leaves() if leaf.path != _URI}
     values[_URI] = given["model_uri"] if given["model_uri"] is not None else given["model_uri_flag"]
@@ -157,9 +158,9 @@ def to_flags(config: EngineConfig) -> list[str]:
     return found
 
 
-def build_parser(program: str) -> argparse.ArgumentParser:
+def build_parser(program: str) -> "ServeParser":
     """Return the parser of the server's command line. Every value stays text: the settings' model checks it."""
-    parser = _Parser(
+    parser = ServeParser(
         prog=program,
         usage=f"{program} [MODEL_URI] [options]",
         description="Serve a language model over the OpenAI API, from a paged KV cache.",
@@ -190,9 +191,18 @@ def build_parser(program: str) -> argparse.ArgumentParser:
     return parser
 
 
-class _Parser(argparse.ArgumentParser):
+class ServeParser(argparse.ArgumentParser):
+    def parse_all(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse as `parse_args` does; an unknown flag is refused with the one that is meant."""
+        given, unknown = self.parse_known_args(list(arguments))
+        if unknown:
+            flag = unknown[0].partition("=")[0]
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(flag, self._option_string_actions)}")
+        return given
+
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        end = "" if message.endswith("?") else ";"
+        self.exit(2, f"{self.prog}: {message}{end} see {self.prog} --help\n")
 
 
 def _add_flag(group: "argparse._ArgumentGroup", leaf: Leaf) -> None:
@@ -301,7 +311,7 @@ def _fault_line(fault: Any) -> str:
         hint = "; give MODEL_URI, --model-uri or model.uri in --config" if where in ("model", "model.uri") else ""
         return f"{where} is missing{hint}"
     if fault["type"] == "extra_forbidden":
-        return f"{where} is not a setting; see --help for all of them"
+        return f"{where} is not a setting{near_field(EngineConfig, fault['loc']) or '; see --help for all of them'}"
     if fault["type"] == "value_error":
         return message if message.startswith(where) else f"{where}: {message}"
     return f"{where} is {json.dumps(fault['input'], default=str)}; {message[:1].lower()}{message[1:]}"

@@ -18,7 +18,7 @@ from pagefleet_contract.capacity import (
 )
 from pagefleet_contract.engine import EngineConfig, quantity_bytes
 from pagefleet_contract.inferenceservice import CPU, InferenceServiceSpec
-from pagefleet_contract.known_models import KNOWN_MODELS, find_known_model, is_simulated
+from pagefleet_contract.known_models import find_known_model, is_simulated, names_of_known_models
 from pagefleet_operator.observed import ModelFacts
 
 # What most models have. None stores less a value, so that False is certain.
@@ -81,8 +81,9 @@ def _reckon(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts)
 def _unknown_simulation(spec: InferenceServiceSpec) -> Fit | None:
     if not is_simulated(spec.model.uri) or find_known_model(spec.model.uri) is not None:
         return None
-    known = ", ".join(model.name for model in KNOWN_MODELS)
-    return Fit("False", "ModelUnknown", f"no model of {spec.model.uri}'s name can be simulated; known are {known}")
+    uri = spec.model.uri
+    told = f"no model of {uri}'s name can be simulated; known are {names_of_known_models(uri)}"
+    return Fit("False", "ModelUnknown", told)
 
 
 def _accelerators(spec: InferenceServiceSpec, config: EngineConfig) -> int:

@@ -14,6 +14,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 from pagefleet_contract.listening import PortRefused, bound_socket, listen_host
 from pagefleet_contract.names import ENV_POD_NAME, ENV_POD_NAMESPACE, OPERATOR_PORT
+from pagefleet_contract.near_names import fault_text
 from pagefleet_contract.settings import OperatorSettings
 from pagefleet_operator.cluster_api import ClusterApi
 from pagefleet_operator.discovery import ApiAbsent
@@ -94,8 +95,7 @@ def read_settings(path: Path) -> OperatorSettings:
         raise StartRefused(f"--settings {path} is no YAML: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise StartRefused(f"--settings {path}: {where}: {first['msg']}") from error
+        raise StartRefused(f"--settings {path}: {fault_text(OperatorSettings, first)}") from error
 
 
 def read_root_key(path: Path) -> bytes:

@@ -15,6 +15,7 @@ from pagefleet_contract.api_keys import ApiKeys, KeyFileRefused
 from pagefleet_contract.flags import ConfigRefused, read_config_file
 from pagefleet_contract.listening import PortRefused, bound_socket, listen_host, raise_file_limit
 from pagefleet_contract.names import ENV_LISTEN_ADDRESS, HTTP_PORT
+from pagefleet_contract.near_names import fault_text
 from pagefleet_contract.router import RouterConfig
 
 PROGRAM = "pagefleet-router"
@@ -54,9 +55,7 @@ def load_config(path: Path) -> RouterConfig:
         return RouterConfig.model_validate(read_config_file(path))
     except ValidationError as error:
         faults = error.errors(include_url=False)
-        raise ConfigRefused(
-            [f"--config {path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults]
-        ) from error
+        raise ConfigRefused([f"--config {path}: {fault_text(RouterConfig, fault)}" for fault in faults]) from error
 
 
 def _parser() -> argparse.ArgumentParser:

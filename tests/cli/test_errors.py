@@ -32,6 +32,23 @@ def test_a_mistake_is_one_line(tmp_path: Path, arguments: list[str], said: str) 
     assert done.stderr.startswith("pagefleet: ") and said.format(state=state) in done.stderr
 
 
+def test_a_field_that_there_is_not_is_said_before_anything_is_started(tmp_path: Path) -> None:
+    file, state = tmp_path / "chat.yaml", tmp_path / "fleet"
+    file.write_text(
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: c}, anything: 1}\n---\n"
+        "apiVersion: pagefleet.dev/v1alpha1\nkind: InferenceService\nmetadata: {name: chat, labels: {a: b}}\n"
+        "spec:\n  model: {uri: m, servdName: x}\n  kvCache: {swap: {zzz: 1}}\n"
+        "  podTemplate: {env: [{name: A, valeu: b}], nodeSelector: {any: thing}}\n"
+    )
+    done = run("up", str(file), "--state", str(state))
+    assert done.returncode == 1 and not state.exists()
+    assert done.stderr == (
+        f"pagefleet: {file}: spec.model.servdName is no field of InferenceService; did you mean servedName?;"
+        " spec.kvCache.swap.zzz is no field of InferenceService;"
+        " spec.podTemplate.env[0].valeu is no field of InferenceService; did you mean value?\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

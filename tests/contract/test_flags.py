@@ -105,9 +105,12 @@ def test_a_missing_model_is_said_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("model: {uri: m, colour: red}", "model.colour is not a setting"),
+        ("model: {uri: m, colour: red}", "model.colour is not a setting; see --help"),
         ('model: {uri: m, servedName: "a\\nb"}', "model.servedName: the name has the control character '\\n'; leave"),
         ('model: {uri: m, servedName: "a\\x85"}', "model.servedName: the name has the control character '\\x85'"),
+        ("model: {uri: m, servdName: x}", "model.servdName is not a setting; did you mean servedName?"),
+        ("model: {uri: m}\nkv_cache: {blokSize: 16}", "blokSize is not a setting; did you mean blockSize?"),
+        ("model: {uri: m}\nkvcache: {blockSize: 16}", "kvcache is not a setting; did you mean kvCache?"),
         ("- 1", "holds list"),
         ("model: {uri: m", "--config"),
         ("model: {uri: m}\nkvCache: {blockSize: 8, block_size: 16}", "kvCache.blockSize is given twice"),
@@ -126,7 +129,10 @@ def test_an_unknown_flag_is_an_error_of_one_line(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit) as ended:
         parsed("m", "--scheduling-max-sequence", "3")
     assert ended.value.code == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(
+        "--scheduling-max-sequence 3; did you mean --scheduling-max-sequences? see pagefleet serve --help"
+    )
 
 
 def test_help_shows_every_flag_with_its_default_and_bounds() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pagefleet_contract.capacity import bytes_per_token
-from pagefleet_contract.known_models import KNOWN_MODELS, KnownModel, find_known_model
+from pagefleet_contract.known_models import KNOWN_MODELS, KnownModel, find_known_model, names_of_known_models
 
 _BIASED = ("qwen2",)
 _NORMED_HEADS = ("qwen3", "qwen3_moe", "gemma3_text")
@@ -91,3 +91,8 @@ def test_a_token_passes_through_few_of_a_mixtures_parameters() -> None:
 
 def test_no_more_layers_have_windows_than_there_are() -> None:
     assert all(model.windows is None or 0 < model.windows.num_layers <= model.num_layers for model in KNOWN_MODELS)
+
+
+def test_of_an_unknown_name_the_one_that_is_meant_is_told() -> None:
+    assert names_of_known_models("simulated://lama-3.1-8b").endswith("; did you mean llama-3.1-8b?")
+    assert "did you mean" not in names_of_known_models("simulated://something-of-my-own")

@@ -26,7 +26,7 @@ def test_settings_come_from_the_file_and_an_empty_one_means_the_defaults(tmp_pat
     ("content", "message"),
     [
         ("workers: 0", "workers: Input should be greater than or equal to 1"),
-        ("workerz: 1", "workerz: Extra inputs are not permitted"),
+        ("workerz: 1", "workerz: Extra inputs are not permitted; did you mean workers?"),
         ("{", "is no YAML"),
         ("scope: Cluster\nwatchNamespaces: [a]", "give one or the other"),
     ],

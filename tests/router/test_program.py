@@ -64,6 +64,7 @@ def _seconds_to_end(router: RouterProgram) -> float:
         ("{serviceName: chat, namespace: n}", "servedName: Field required"),
         ("{serviceName: chat, namespace: n, servedName: x, enginePort: 0}", "enginePort: Input should be greater"),
         ("{serviceName: chat, namespace: n, servedName: x, loadCapPercent: 125}", "loadCapPercent: Extra inputs"),
+        ("{serviceName: chat, namespace: n, servdName: x}", "not permitted; did you mean servedName?"),
         ("[]", "expected a mapping"),
     ],
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pagefleet_contract.accelerators import ACCELERATORS, Accelerator, find_accelerator
 from pagefleet_contract.capacity import describe_bytes, describe_weights, dtype_bytes, workspace_bytes
 from pagefleet_contract.engine import SIMULATED_SCHEME, EngineConfig, quantity_bytes
-from pagefleet_contract.known_models import KNOWN_MODELS, KnownModel, find_known_model
+from pagefleet_contract.known_models import KnownModel, find_known_model, names_of_known_models
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
 from pagefleet_runtime.protocol import EngineInfo, LoadProgress
@@ -89,10 +89,9 @@ def find_cost(model: KnownModel, accelerator: Accelerator | None, kv_dtype: str)
 def _find_model(uri: str) -> KnownModel:
     model = find_known_model(uri)
     if model is None:
-        known = ", ".join(one.name for one in KNOWN_MODELS)
         raise ModelRefused(
             f"model.uri is {uri!r}, but no model of that name can be simulated; "
-            f"write {SIMULATED_SCHEME}NAME with one of: {known}"
+            f"write {SIMULATED_SCHEME}NAME with one of: {names_of_known_models(uri)}"
         )
     return model
 
