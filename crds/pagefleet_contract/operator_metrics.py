@@ -66,6 +66,12 @@ LOOP_LAG = Metric(
     "Longest time in the last ten seconds that the event loop was late; everything waits while it is.",
     "seconds",
 )
+CRD_MISSING_FIELDS = Metric(
+    "pagefleet_operator_crd_missing_fields",
+    "gauge",
+    "Fields that this operator knows and the installed CRD lacks, so that they are dropped from every manifest.",
+    "fields",
+)
 OPERATOR_BUILD_INFO = Metric(
     "pagefleet_operator_build_info", "gauge", "Always 1; the label says which version this is.", "none", ("version",)
 )
@@ -82,5 +88,6 @@ OPERATOR_METRICS = (
     FIGURES_READS,
     SERVICES,
     LOOP_LAG,
+    CRD_MISSING_FIELDS,
     OPERATOR_BUILD_INFO,
 )

@@ -42,6 +42,7 @@ class Metrics:
         self.applies = self._counter(table.APPLIES)
         self.figures_reads = self._counter(table.FIGURES_READS)
         self.loop_lag = self._gauge(table.LOOP_LAG)
+        self.crd_missing_fields = self._gauge(table.CRD_MISSING_FIELDS)
         self._services = self._gauge(table.SERVICES)
         self._gauge(table.OPERATOR_BUILD_INFO).labels(version("pagefleet")).set(1)
         self._conditions: dict[ServiceKey, tuple[tuple[str, str], ...]] = {}

@@ -184,6 +184,7 @@ class OperatorProgram:
         self.metrics.watch_age.set(time.monotonic() - self._watches.last_event_at)
         self.metrics.canary_age.set(self._leadership.echo_age_seconds)
         self.metrics.leading.set(self._fence.is_open)
+        self.metrics.crd_missing_fields.set(len(self._discovery.missing_fields or ()))
         return self.metrics.page()
 
     def _on_figures(self, done: bool) -> None:

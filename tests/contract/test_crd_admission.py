@@ -15,6 +15,7 @@ from kubernetes.client.exceptions import ApiException
 
 from pagefleet_contract import names
 from pagefleet_contract.crd import resource_schema
+from pagefleet_contract.installed_schema import OPENAPI_PATH, missing_fields
 from pagefleet_local.control_plane import ControlPlane
 from pagefleet_local.folders import cache_folder
 from pagefleet_local.tools import find_tools
@@ -238,11 +239,12 @@ def test_kubectl_refuses_an_unknown_field_before_it_sends_it(kubectl: Kubectl) -
 
 def test_kubectl_explains_every_field(kubectl: Kubectl) -> None:
     # What explain reads, in one call in place of one for each of 150 fields.
-    document = json.loads(kubectl("get", "--raw", f"/openapi/v3/apis/{names.API_VERSION}"))
+    document = json.loads(kubectl("get", "--raw", OPENAPI_PATH))
     (kind,) = (schema for key, schema in document["components"]["schemas"].items() if key.endswith(names.KIND))
     wordless = [path for path, field in fields(kind) if not field.get("description")]
     assert wordless == []
     assert {path for path, _ in fields(kind)} >= {path for path, _ in fields(resource_schema())}
+    assert missing_fields(document) == ()
     for path in ("spec.kvCache.budget.memoryPercent", "spec.podTemplate.env.valueFrom", "status.kv.usedPercent"):
         explained = kubectl("explain", f"{names.SHORT_NAME}.{path}")
         assert "<empty>" not in explained

@@ -1,12 +1,16 @@
-"""An API that not every cluster has: found when it comes, and no loss where it isn't."""
+"""What not every cluster has: an API that is found when it comes, and a definition with every field that we know."""
 
+import json
 from typing import Any
 
 import pytest
+import yaml
+from kubernetes import config
 
-from pagefleet_contract.names import KIND
+from pagefleet_contract.installed_schema import OPENAPI_PATH, missing_fields
+from pagefleet_contract.names import CRD_NAME, KIND
 from tests.e2e.services import service
-from tests.operator.cluster.bed import Bed, wait_until
+from tests.operator.cluster.bed import CRD, Bed, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -61,3 +65,29 @@ def test_pod_monitors_come_with_their_api_and_its_absence_harms_nothing(bed: Bed
             )
         finally:
             bed.cluster.delete("CustomResourceDefinition", None, _MONITORS, version="apiextensions.k8s.io/v1")
+
+
+def test_b17_an_operator_newer_than_the_definition_names_what_that_lacks(bed: Bed) -> None:
+    own = yaml.safe_load(CRD.read_text())
+    older = yaml.safe_load(CRD.read_text())
+    (version,) = older["spec"]["versions"]
+    del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["tenancy"]
+    # Its rules and defaults go with it: they may not name what isn't there.
+    del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"]
+    bed.cluster.apply(older)
+    try:
+        wait_until("the server describes it so", lambda: not _describes_tenancy(bed), 30)
+        with bed.operator().running() as operator:
+            wait_until("the field is named", lambda: operator.says(f"{CRD_NAME} is older than this operator"), 30)
+            assert operator.says("lacks spec.tenancy:")
+            assert operator.metric("pagefleet_operator_crd_missing_fields") == 1
+    finally:
+        bed.cluster.apply(own)
+        wait_until("the server describes it so", lambda: _describes_tenancy(bed), 30)
+
+
+def _describes_tenancy(bed: Bed) -> bool:
+    api = config.new_client_from_config(str(bed.control_plane.kubeconfig))
+    answer = api.call_api("GET", api.configuration.host + OPENAPI_PATH)
+    answer.read()
+    return "spec.tenancy" not in missing_fields(json.loads(answer.data))
