@@ -204,12 +204,11 @@ def _replicas(count: int) -> Iterator[None]:
 
 @contextmanager
 def _process(command: list[str], **given: Any) -> "Iterator[subprocess.Popen[bytes]]":
-    process = subprocess.Popen(command, cwd=ROOT, **given)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(command, cwd=ROOT, **given) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def main() -> None:
