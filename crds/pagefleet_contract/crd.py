@@ -6,6 +6,7 @@ from pagefleet_contract import names
 from pagefleet_contract.crd_schema import Schema, structural_schema
 from pagefleet_contract.inferenceservice import NAME_RULE, InferenceServiceSpec
 from pagefleet_contract.status import InferenceServiceStatus
+from pagefleet_contract.unhonoured import with_words
 
 _SUMMARY = (
     "A language model that is served from a paged KV cache by a fleet of replicas: what it is, what it may use,"
@@ -57,7 +58,7 @@ def resource_schema() -> Schema:
             "apiVersion": {"type": "string", "description": _API_VERSION},
             "kind": {"type": "string", "description": _KIND},
             "metadata": {"type": "object"},
-            "spec": structural_schema(InferenceServiceSpec),
+            "spec": with_words(structural_schema(InferenceServiceSpec)),
             "status": structural_schema(InferenceServiceStatus),
         },
     }

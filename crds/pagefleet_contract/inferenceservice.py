@@ -1,7 +1,7 @@
 """The InferenceService as users write it: every field of the spec, typed, bounded, described and defaulted.
 
 The CRD is rendered from these models, and the operator parses what the API server has admitted with them. What the
-engine of this version can't do yet may be asked for; `service_settings` says what is in force instead.
+engine of this version can't do yet may be asked for; `unhonoured` says what is in force instead.
 """
 
 from typing import ClassVar, Literal
@@ -103,11 +103,11 @@ class Swap(Section, WithRules):
 
     mode: Literal["Disabled", "Recompute", "Host", "Auto"] = "Recompute"
     """What happens when KV memory ends. Recompute frees the youngest request's blocks and computes them again later,
-    Host copies them to host memory, Auto takes what is cheaper for each; this version takes both for Recompute.
-    Disabled never moves a running request: admission reserves maxLength for each."""
+    Host copies them to host memory, Auto takes what is cheaper for each. Disabled never moves a running request:
+    admission reserves maxLength for each."""
 
     host_memory: Quantity | None = None
-    """Host memory of one replica for swapped blocks, such as 64Gi. Not in effect in this version."""
+    """Host memory of one replica for swapped blocks, such as 64Gi."""
 
     high_watermark_percent: int | None = Field(default=None, ge=1, le=100)
     """Share of the blocks in use from which pages are written to the host ahead of need, in percent."""
@@ -211,16 +211,14 @@ class Routing(Section):
     mode: Literal["LeastPressure", "PrefixAware", "Service", "InferencePool"] = "LeastPressure"
     """How requests find a replica. LeastPressure takes the replica with the fewest requests in flight; PrefixAware
     prefers one that has the beginning of the prompt; Service has no router of its own, the engine pods stand behind
-    the Service; InferencePool leaves it to a gateway. This version takes PrefixAware and InferencePool for
-    LeastPressure."""
+    the Service; InferencePool leaves it to a gateway."""
 
     load_cap_percent: int = Field(default=125, ge=100, le=1000)
-    """How far above the mean load a replica may be and still be preferred for its prefix, in percent. Not in effect in
-    this version."""
+    """How far above the mean load a replica may be and still be preferred for its prefix, in percent."""
 
 
 class KVQuotaPercent(Section):
-    """How much of the KV cache one tenant may hold. Not in effect in this version."""
+    """How much of the KV cache one tenant may hold."""
 
     default: int = Field(default=100, ge=1, le=100)
     """Share of the KV blocks that the running requests of one tenant may hold, in percent."""
@@ -297,8 +295,7 @@ class InferenceServiceSpec(Section, WithRules):
     serving: Serving = Serving()
 
     autoscaling: Autoscaling | None = None
-    """Who changes the number of replicas, and when; if absent, nothing scales by itself. Not in effect in
-    this version, but for the scale subresource."""
+    """Who changes the number of replicas, and when; if absent, nothing scales by itself."""
 
     routing: Routing = Routing()
 

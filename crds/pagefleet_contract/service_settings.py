@@ -15,6 +15,7 @@ from pagefleet_contract.engine import (
 from pagefleet_contract.inferenceservice import CPU, InferenceServiceSpec
 from pagefleet_contract.known_models import is_simulated
 from pagefleet_contract.names import MOUNT_MODEL
+from pagefleet_contract.unhonoured import notes_of
 
 _CLAIM = "pvc://"
 
@@ -45,7 +46,6 @@ def uri_in_pod(uri: str) -> str:
 
 def service_settings(name: str, spec: InferenceServiceSpec) -> ServiceSettings:
     """Return what the replicas of the service `name` run with."""
-    notes: list[str] = []
     model = spec.model
     config = EngineConfig(
         model=ModelSettings(
@@ -57,7 +57,7 @@ def service_settings(name: str, spec: InferenceServiceSpec) -> ServiceSettings:
             quantization=model.quantization,
             kernels=model.kernels,
         ),
-        kv_cache=_kv_cache(spec, notes),
+        kv_cache=_kv_cache(spec),
         scheduling=spec.scheduling,
         serving=ServingSettings(
             max_body_bytes=spec.serving.max_body_bytes,
@@ -69,8 +69,7 @@ def service_settings(name: str, spec: InferenceServiceSpec) -> ServiceSettings:
         parallel=ParallelSettings(tensor=num_ranks(spec)),
         simulation=spec.simulation or SimulationSettings(),
     )
-    notes.extend(_fleet_notes(spec))
-    return ServiceSettings(config, tuple(notes))
+    return ServiceSettings(config, tuple(notes_of(spec)))
 
 
 def effective_routing(spec: InferenceServiceSpec) -> str:
@@ -85,14 +84,9 @@ def num_ranks(spec: InferenceServiceSpec) -> int:
     return 1 if accelerator.resource == CPU or is_simulated(spec.model.uri) else accelerator.count
 
 
-def _kv_cache(spec: InferenceServiceSpec, notes: list[str]) -> KVCacheSettings:
+def _kv_cache(spec: InferenceServiceSpec) -> KVCacheSettings:
     asked = spec.kv_cache
-    mode = asked.swap.mode
-    if mode in ("Host", "Auto"):
-        notes.append(f"kvCache.swap.mode is {mode}; this version doesn't copy to the host, Recompute is in force")
-        mode = "Recompute"
-    if asked.swap.high_watermark_percent is not None or asked.swap.low_watermark_percent is not None:
-        notes.append("kvCache.swap's watermarks have no effect without copies to the host")
+    mode = "Disabled" if asked.swap.mode == "Disabled" else "Recompute"
     return KVCacheSettings.model_validate(
         {
             "block_size": asked.block_size,
@@ -103,17 +97,3 @@ def _kv_cache(spec: InferenceServiceSpec, notes: list[str]) -> KVCacheSettings:
             "watermark_percent": asked.watermark_percent,
         }
     )
-
-
-def _fleet_notes(spec: InferenceServiceSpec) -> list[str]:
-    notes = []
-    if spec.routing.mode in ("PrefixAware", "InferencePool"):
-        notes.append(f"routing.mode is {spec.routing.mode}; this version's router takes the least requests in flight")
-    if spec.tenancy.kv_quota_percent.default != 100:
-        notes.append("tenancy.kvQuotaPercent is not enforced by this version")
-    if spec.autoscaling is not None and spec.autoscaling.class_ != "External":
-        notes.append(
-            f"autoscaling.class is {spec.autoscaling.class_}; this version changes no number of replicas by itself,"
-            " whoever writes the scale subresource does"
-        )
-    return notes

@@ -49,10 +49,11 @@ class OperatorSettings(Section):
 
     watch_namespaces: Annotated[list[_Namespace], ListSet()] = Field(default=[], max_length=100)
     """Namespaces whose services this operator looks after. With none given and scope Namespaced it is the release's
-    own."""
+    own; with scope Cluster none may be given."""
 
     scope: Literal["Namespaced", "Cluster"] = "Namespaced"
-    """Whether the operator looks after the named namespaces, or after all of them with cluster-wide rights."""
+    """Whether the operator looks after the named namespaces, or after all of them with cluster-wide rights. Cluster and
+    watchNamespaces exclude each other."""
 
     images: Images = Images()
 

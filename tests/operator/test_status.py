@@ -263,6 +263,7 @@ def test_what_this_version_does_not_do_stands_in_the_notes() -> None:
     assert status["effective"]["routingMode"] == "LeastPressure"
     assert [note.split(";")[0] for note in status["effective"]["notes"]] == [
         "kvCache.swap.mode is Host",
+        "kvCache.swap.hostMemory is 8Gi",
         "routing.mode is PrefixAware",
     ]
 
