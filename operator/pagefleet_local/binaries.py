@@ -28,8 +28,8 @@ def find_binaries(
     """Return each program's file. A folder named by flag or environment wins, and must hold all of them."""
     folder = named or (Path(environment[ENV_BINARIES]).expanduser() if environment.get(ENV_BINARIES) else None)
     if folder is None:
-        kubernetes = build(cache, KUBERNETES, report)
-        store = build(cache, STORE, report)
+        kubernetes = build(cache, KUBERNETES, lambda text: report(f"step 1 of 2, {text}"))
+        store = build(cache, STORE, lambda text: report(f"step 2 of 2, {text}"))
         return {name: (store if name == ETCD else kubernetes) / name for name in PROGRAMS}
     if missing := [name for name in PROGRAMS if not os.access(folder / name, os.X_OK)]:
         raise FleetError(

@@ -7,6 +7,7 @@ import re
 import select
 import shutil
 import subprocess
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -73,9 +74,11 @@ def _compile(
     shutil.rmtree(fresh, ignore_errors=True)  # of a build that was killed
     fresh.mkdir()
     try:
-        flags = ["-trimpath", "-v", "-ldflags", recipe.linker_flags, "-o", f"{fresh}/"]
-        command = [str(go.command), "build", *flags, *packages.values()]
-        _run(command, recipe.module, _environment(go, work), Progress(", ".join(packages), report))
+        runs = _Runs(go.command, recipe.module, _environment(go, work), Progress(", ".join(packages), report))
+        flags = ["-trimpath", "-ldflags", recipe.linker_flags]
+        stale = "{{if .Stale}}{{.ImportPath}}{{end}}"
+        runs.progress.num_packages = len(runs.run("list", "-deps", "-f", stale, *flags, *packages.values()).split())
+        runs.run("build", "-v", *flags, "-o", f"{fresh}/", *packages.values())
         for name, package in packages.items():
             (fresh / _built_name(package)).replace(folder / name)
     finally:
@@ -100,50 +103,78 @@ def _environment(go: Go, work: Path) -> dict[str, str]:
 
 
 class Progress:
-    """What a build says while it goes on: how many packages are compiled, and for how long it has been at it."""
+    """What a build says while it goes on: how many packages of `num_packages` are compiled, and for how long it has
+    been at it. Their number is known when all sources are there; until then it says how many modules have come."""
 
     def __init__(self, what: str, report: Callable[[str], None]) -> None:
         self._what, self._report = what, report
         self._began = self._said = time.monotonic()
-        self._num_downloads = self._num_packages = 0
+        self._num_downloads = self._num_compiled = 0
+        self.num_packages = 0
 
     def line(self, line: str) -> None:
         if line.startswith("go: downloading"):
             self._num_downloads += 1
         elif line:
-            self._num_packages += 1
+            self._num_compiled += 1
 
     def tick(self) -> None:
         now = time.monotonic()
         if now - self._said >= _SAID_EVERY_SECONDS:
             self._said = now
-            done = f"{self._num_packages} packages compiled" if self._num_packages else f"{self._num_downloads} fetched"
-            self._report(f"building {self._what} (once, some minutes): {done}, {now - self._began:.0f} s")
+            self._report(f"building {self._what} (once, some minutes): {self._done()}, {now - self._began:.0f} s")
+
+    def _done(self) -> str:
+        if not self.num_packages:
+            return f"{self._num_downloads} modules fetched"
+        if self._num_compiled >= self.num_packages:
+            return f"all {self.num_packages} packages compiled, linking"
+        return f"{self._num_compiled} of {self.num_packages} packages compiled"
 
 
-def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str], progress: Progress) -> None:
-    said: deque[str] = deque(maxlen=20)
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        with process:
-            assert process.stderr is not None
-            pending = b""
-            while True:
-                if not select.select([process.stderr], [], [], _SAID_EVERY_SECONDS)[0]:
-                    progress.tick()
-                    continue
-                if not (piece := os.read(process.stderr.fileno(), 65536)):
-                    break
-                *lines, pending = (pending + piece).split(b"\n")
-                for line in lines:
-                    said.append(line.decode(errors="replace"))
-                    progress.line(said[-1])
-                progress.tick()
-    except BaseException:
-        process.kill()
-        raise
-    if process.returncode != 0:
-        raise FleetError(f"`go build` failed: {_reason(said)}; run it by hand in {folder} to see all it says")
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Go at work on one module."""
+
+    go: Path
+    folder: Path
+    environment: Mapping[str, str]
+    progress: Progress
+
+    def run(self, *arguments: str) -> str:
+        """Return what it prints; what it says beside that is progress. Raises FleetError with its reason."""
+        said: deque[str] = deque(maxlen=20)
+        with tempfile.TemporaryFile() as printed:
+            process = subprocess.Popen(
+                [self.go, *arguments], cwd=self.folder, env=self.environment, stdout=printed, stderr=subprocess.PIPE
+            )
+            try:
+                with process:
+                    self._follow(process, said)
+            except BaseException:
+                process.kill()
+                raise
+            printed.seek(0)
+            text = printed.read().decode(errors="replace")
+        if process.returncode != 0:
+            what = f"`go {arguments[0]}` failed: {_reason(said)}"
+            raise FleetError(f"{what}; run it by hand in {self.folder} to see all it says")
+        return text
+
+    def _follow(self, process: "subprocess.Popen[bytes]", said: "deque[str]") -> None:
+        assert process.stderr is not None
+        pending = b""
+        while True:
+            if not select.select([process.stderr], [], [], _SAID_EVERY_SECONDS)[0]:
+                self.progress.tick()
+                continue
+            if not (piece := os.read(process.stderr.fileno(), 65536)):
+                return
+            *lines, pending = (pending + piece).split(b"\n")
+            for line in lines:
+                said.append(line.decode(errors="replace"))
+                self.progress.line(said[-1])
+            self.progress.tick()
 
 
 def _reason(said: Sequence[str]) -> str:

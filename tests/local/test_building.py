@@ -17,6 +17,7 @@ from pagefleet_local.toolchain import find_go
 
 FAKE_GO = """#!/bin/sh
 if [ "$1" = version ]; then echo "go version go{version} linux/amd64"; exit; fi
+if [ "$1" = list ]; then echo "{packages}"; exit; fi
 echo "$@" >> "{folder}/calls"
 while [ $# -gt 1 ]; do [ "$1" = -o ] && out=$2; shift; done
 {body}
@@ -27,11 +28,15 @@ def silent(text: str) -> None:
     """Say nothing."""
 
 
-def fake_go(folder: Path, monkeypatch: pytest.MonkeyPatch, *, version: str = "1.26.3", body: str = "") -> Path:
+def fake_go(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, version: str = "1.26.3", body: str = "", packages: str = ""
+) -> Path:
     """Put a Go on PATH that makes the file of whatever program it is asked for, and notes each call."""
     folder.mkdir(exist_ok=True)
     go = folder / "go"
-    go.write_text(FAKE_GO.format(version=version, folder=folder, body=body or 'echo built > "$out/one"'))
+    go.write_text(
+        FAKE_GO.format(version=version, folder=folder, body=body or 'echo built > "$out/one"', packages=packages)
+    )
     go.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     return folder / "calls"
@@ -133,9 +138,16 @@ def test_a_fetched_go_leaves_the_users_folders_alone(tmp_path: Path, monkeypatch
     assert not (tmp_path / "cache" / "go-work").exists()
 
 
-def test_a_build_says_what_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ("example/one example/two example/three", "1 of 3 packages compiled, 1 s"),
+        ("example/one", "all 1 packages compiled, linking, 1 s"),
+    ],
+)
+def test_a_build_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: str, said: str) -> None:
     slow = 'echo "go: downloading x v1" >&2; echo example/one >&2; sleep 1.2; echo built > "$out/one"'
-    fake_go(tmp_path / "bin", monkeypatch, body=slow)
-    said: list[str] = []
-    build(tmp_path / "cache", recipe(tmp_path), said.append)
-    assert said and said[0].startswith("building one (once, some minutes): 1 packages compiled, 1 s")
+    fake_go(tmp_path / "bin", monkeypatch, body=slow, packages=packages)
+    lines: list[str] = []
+    build(tmp_path / "cache", recipe(tmp_path), lines.append)
+    assert lines and lines[0] == f"building one (once, some minutes): {said}"
