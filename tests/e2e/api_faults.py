@@ -346,6 +346,7 @@ class _Watch:
         async for line in self._answer.content:
             if is_silent():
                 await self._ended.wait()  # even after the API server has ended it
+                return  # what it lost stays lost
             await self._response.write(line)
 
 

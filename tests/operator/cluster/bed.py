@@ -169,7 +169,8 @@ class Operator:
         return self.log_file.read_text() if self.log_file.exists() else ""
 
     def log_lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        written = self.log().rpartition("\n")[0]  # the last line may be half of one
+        return [json.loads(line) for line in written.splitlines() if line.startswith("{")]
 
     def says(self, text: str) -> bool:
         return any(text in line.get("message", "") for line in self.log_lines())

@@ -76,14 +76,29 @@ def test_what_went_while_a_watch_had_lost_its_place_is_found(bed: Bed) -> None:
             bed.cluster.wait_for(
                 "a router", "Deployment", bed.namespace, f"{name}-router", lambda found: found is not None
             )
+        gone = {(kind, _uid(bed, kind, name)) for kind, name in (("Service", "stays"), (KIND, "goes"))}
         api.silence_watches()
         bed.cluster.delete("Service", bed.namespace, "stays")
         bed.cluster.delete(KIND, bed.namespace, "goes")
         _wait_gone(bed, "Service", "stays")
+        _wait_gone(bed, KIND, "goes")
         api.speak()
         assert api.expire_watches(_about("namespaces")) >= 7
         bed.cluster.wait_for("a new one", "Service", bed.namespace, "stays", lambda found: found is not None, 30)
         wait_until("only one service is known", lambda: operator.metric("pagefleet_operator_services") == 6, 30)
+        wait_until("the comparison found them", lambda: gone <= _found_gone(operator), 30, operator.log)
+
+
+def _uid(bed: Bed, kind: str, name: str) -> str:
+    found = bed.cluster.wait_for("it is there", kind, bed.namespace, name, lambda found: found is not None)
+    assert found is not None
+    return str(found["metadata"]["uid"])
+
+
+def _found_gone(operator: Operator) -> set[tuple[str, str]]:
+    """Return kind and uid of what the comparison with the cluster found."""
+    found = "found gone without a word of the watch"
+    return {(line["kind"], line["uid"]) for line in operator.log_lines() if line["message"] == found}
 
 
 def test_cut_watches_lose_nothing(bed: Bed) -> None:
