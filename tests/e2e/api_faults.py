@@ -30,6 +30,7 @@ from pagefleet_local import pki
 from tests.e2e.api_server import HOP_BY_HOP, ApiServer
 
 _PATIENCE_SECONDS = 60.0
+_CLOSE_SECONDS = 5.0
 
 
 _Result = TypeVar("_Result")
@@ -292,14 +293,19 @@ class FaultyApi:
         async with self._upstream:
             started.set()
             await ending.wait()
-            for watch in list(self._watches):
-                watch.cut()
+            await site.stop()
+            assert runner.server is not None
+            for connection in runner.server.connections:
+                if connection.transport is not None:
+                    connection.transport.abort()  # closing in order would wait for the client
             await runner.cleanup()
         await _settled()
 
 
 async def _settled() -> None:
-    """Let connections that were closed go, before their loop does."""
+    """Let connections that were closed, or were still greeting, go before their loop does."""
+    if others := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(others, timeout=_CLOSE_SECONDS)
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -339,8 +345,6 @@ class _Watch:
             for task in (telling, ended):
                 task.cancel()
             await asyncio.gather(telling, ended, return_exceptions=True)
-            if (connection := self._answer.connection) is not None and connection.transport is not None:
-                connection.transport.abort()  # closing in order would wait for the API server
 
     async def _pass_on(self, is_silent: Callable[[], bool]) -> None:
         async for line in self._answer.content:

@@ -17,11 +17,7 @@ from pagefleet_local.control_plane import API_SERVER, ControlPlane
 from tests.e2e.api_faults import FaultyApi, faulty_api, is_list, is_watch
 from tests.router.router_program import RouterProgram, config_file, router_program
 
-pytestmark = [
-    pytest.mark.cluster,
-    # The proxy's client leaves a socket open where it is cancelled while it connects: aiohttp's, not the product's.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.cluster
 
 NODE = "router-tests"
 # A pod that is deleted stays until this is taken away.

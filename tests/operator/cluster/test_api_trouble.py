@@ -12,11 +12,7 @@ from tests.e2e.api_faults import FaultyApi, Request, faulty_api, is_list, is_wat
 from tests.e2e.services import service
 from tests.operator.cluster.bed import Bed, Operator, wait_until
 
-pytestmark = [
-    pytest.mark.cluster,
-    # The proxy's client leaves a socket open where it is cancelled while it connects: aiohttp's, not the product's.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.cluster
 
 
 @contextmanager
