@@ -12,6 +12,8 @@ _KV_DTYPE_BYTES = DTYPE_BYTES | {"fp8": 1, "int8": 1}
 # of this, so that scales lie where their type wants them.
 SCALE_BYTES = 4
 _ALIGNMENT_BYTES = 16
+# Where no budget of tokens is fixed, the scheduler may find that this many fit into a step.
+_STEP_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,25 +130,33 @@ class MemorySplit:
         return self.limit_bytes * self.percent // 100 - self.weights_bytes - self.workspace_bytes
 
 
-def workspace_bytes(
-    *,
-    vocab_size: int,
-    hidden_size: int,
-    intermediate_size: int,
-    step_tokens: int,
-    max_sequences: int,
-    value_bytes: int,
-) -> int:
-    """Return an estimate of what a step needs beside weights and blocks.
+@dataclass(frozen=True, slots=True)
+class ModelWidths:
+    """What a step's intermediate values are as wide as."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+
+
+def workspace_bytes(widths: ModelWidths, *, batch_tokens: int | None, max_sequences: int, value_bytes: int) -> int:
+    """Return an estimate of what a step needs beside weights and blocks. `batch_tokens` is None where none are fixed.
 
     Activations of a step's tokens (a few hidden states and two of the feed-forward's width live at a time), the
     logits of the sampled rows in the model's dtype and in float32 twice (processed and cumulative), and the
     64-row slices of prompt logprobs in float32 twice.
     """
-    activations = step_tokens * (8 * hidden_size + 3 * intermediate_size) * value_bytes
-    sampled = min(max_sequences, step_tokens) * vocab_size * (value_bytes + 8)
-    slices = 64 * vocab_size * 8
+    step_tokens = batch_tokens or _STEP_TOKENS
+    activations = step_tokens * (8 * widths.hidden_size + 3 * widths.intermediate_size) * value_bytes
+    sampled = min(max_sequences, step_tokens) * widths.vocab_size * (value_bytes + 8)
+    slices = 64 * widths.vocab_size * 8
     return activations + sampled + slices
+
+
+def scratch_bytes(shape: ModelShape, block_bytes: int) -> int:
+    """Return what attention copies per live block: the largest layer's share of a block, in every step."""
+    values = [layer.values_per_token for layer in shape.layers]
+    return block_bytes * max(values) // sum(values)
 
 
 def block_cap(max_sequences: int, max_length_tokens: int, block_size: int) -> int:

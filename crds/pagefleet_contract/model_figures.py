@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pagefleet_contract.capacity import ModelShape, dtype_bytes, weight_bytes
+from pagefleet_contract.capacity import ModelShape, ModelWidths, dtype_bytes, weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,10 @@ class KnownModel:
     @property
     def shape(self) -> ModelShape:
         return ModelShape.uniform(self.num_layers, self.num_kv_heads, self.head_size)
+
+    @property
+    def widths(self) -> ModelWidths:
+        return ModelWidths(self.vocab_size, self.hidden_size, self.intermediate_size)
 
     @property
     def weights_bytes(self) -> int:

@@ -13,8 +13,10 @@ from pagefleet_contract.capacity import (
     bytes_per_block,
     describe_bytes,
     dtype_bytes,
+    scratch_bytes,
     sequences_in,
     weight_bytes,
+    workspace_bytes,
 )
 from pagefleet_contract.engine import EngineConfig, quantity_bytes
 from pagefleet_contract.inferenceservice import CPU, InferenceServiceSpec
@@ -39,12 +41,23 @@ class Fit:
 class _Sizes:
     shape: ModelShape
     weights_bytes: int
+    workspace_bytes: int  # 0 where the model's widths aren't known
     kv_dtype: str
     max_length: int | None
     memory_bytes: int
     memory_words: str
     source: str
     num_ranks: int  # accelerators that share weights and heads; sizes are one's
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What is taken before the first block."""
+        return self.weights_bytes + self.workspace_bytes
+
+    @property
+    def fixed_words(self) -> str:
+        workspace = f" and {describe_bytes(self.workspace_bytes)} of workspace" if self.workspace_bytes else ""
+        return f"{describe_bytes(self.weights_bytes)} of weights{workspace}"
 
 
 def judge_fit(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts, *, proven: bool) -> Fit:
@@ -69,6 +82,7 @@ def _reckon(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts)
     sizes = _Sizes(
         model.shape.share(num_ranks),
         _weights_bytes(model, model.weights_bytes, config) // num_ranks,
+        _workspace_bytes(model, config),
         _kv_dtype(model, config),
         _length(model, config),
         *memory,
@@ -141,11 +155,27 @@ def _how_to_tell_memory(spec: InferenceServiceSpec) -> str:
     return f"accelerator.memory is absent, so nothing says how much memory one {spec.accelerator.resource} has"
 
 
+def _dtype(model: ModelFacts, config: EngineConfig) -> str:
+    return (model.dtype or _AUTO_DTYPE) if config.model.dtype == "auto" else config.model.dtype
+
+
 def _weights_bytes(model: ModelFacts, own_bytes: int, config: EngineConfig) -> int:
-    own = model.dtype or _AUTO_DTYPE
-    asked = own if config.model.dtype == "auto" else config.model.dtype
+    own = dtype_bytes(model.dtype or _AUTO_DTYPE)
     # Of a quantised model this is less than it takes: embeddings keep their type.
-    return own_bytes * weight_bytes(asked, config.model.quantization) // dtype_bytes(own)
+    return own_bytes * weight_bytes(_dtype(model, config), config.model.quantization) // own
+
+
+def _workspace_bytes(model: ModelFacts, config: EngineConfig) -> int:
+    """Return what a replica sets aside for a step, as it reckons it itself."""
+    if model.widths is None:
+        return 0
+    scheduling = config.scheduling
+    return workspace_bytes(
+        model.widths,
+        batch_tokens=scheduling.max_batch_tokens,
+        max_sequences=scheduling.max_sequences,
+        value_bytes=dtype_bytes(_dtype(model, config)),
+    )
 
 
 def _kv_dtype(model: ModelFacts, config: EngineConfig) -> str:
@@ -163,8 +193,9 @@ def _judge(config: EngineConfig, sizes: _Sizes) -> Fit:
     block_bytes = bytes_per_block(sizes.shape, sizes.kv_dtype, config.kv_cache.block_size)
     if budget.memory_percent is not None:
         share = sizes.memory_bytes * budget.memory_percent // 100
-        fits = blocks_in(share - sizes.weights_bytes, block_bytes)
-        return _fits(config, sizes, fits, block_bytes) if fits else _no_room(config, sizes, block_bytes, share)
+        with_scratch = block_bytes + scratch_bytes(sizes.shape, block_bytes)
+        fits = blocks_in(share - sizes.fixed_bytes, with_scratch)
+        return _fits(config, sizes, fits, block_bytes) if fits else _no_room(config, sizes, with_scratch, share)
     blocks = (
         budget.blocks
         if budget.blocks is not None
@@ -174,7 +205,7 @@ def _judge(config: EngineConfig, sizes: _Sizes) -> Fit:
         block = describe_bytes(block_bytes * sizes.num_ranks)
         told = f"kvCache.budget.memory is {budget.memory}; give {block}, one block, or more"
         return Fit("False", "BudgetTooSmall", told)
-    if sizes.weights_bytes + blocks * block_bytes > sizes.memory_bytes:
+    if sizes.fixed_bytes + blocks * block_bytes > sizes.memory_bytes:
         return _budget_too_large(sizes, blocks, block_bytes)
     return _fits(config, sizes, blocks, block_bytes)
 
@@ -183,7 +214,7 @@ def _fits(config: EngineConfig, sizes: _Sizes, blocks: int, block_bytes: int) ->
     block_size = config.kv_cache.block_size
     tokens = blocks * block_size
     told = (
-        f"beside {describe_bytes(sizes.weights_bytes)} of weights {_memory_words(sizes)} hold at most {blocks}"
+        f"beside {sizes.fixed_words} {_memory_words(sizes)} hold at most {blocks}"
         f" KV blocks of {describe_bytes(block_bytes)}, {tokens} tokens"
     )
     if sizes.max_length is not None:
@@ -195,14 +226,15 @@ def _fits(config: EngineConfig, sizes: _Sizes, blocks: int, block_bytes: int) ->
 def _no_room(config: EngineConfig, sizes: _Sizes, block_bytes: int, share: int) -> Fit:
     percent = config.kv_cache.budget.memory_percent
     assert percent is not None, "the caller looked"
-    needed = -(-(sizes.weights_bytes + block_bytes) * 100 // percent)
+    least_bytes = sizes.fixed_bytes + block_bytes
+    needed = -(-least_bytes * 100 // percent)
     told = (
-        f"weights take {describe_bytes(sizes.weights_bytes)} and one KV block {describe_bytes(block_bytes)};"
+        f"{sizes.fixed_words} and {describe_bytes(block_bytes)} for one KV block are {describe_bytes(least_bytes)};"
         f" {percent} % of {_memory_words(sizes)} are {describe_bytes(share)}."
         f" It would fit in {_whole_gibibytes(needed)} of memory"
     )
-    if sizes.weights_bytes + block_bytes <= sizes.memory_bytes:
-        least = -(-(sizes.weights_bytes + block_bytes) * 100 // sizes.memory_bytes)
+    if least_bytes <= sizes.memory_bytes:
+        least = -(-least_bytes * 100 // sizes.memory_bytes)
         told += f", or with kvCache.budget.memoryPercent {least} or more"
     elif config.model.dtype == "float32":
         told += ", with model.dtype bfloat16 in about half of that"
@@ -210,13 +242,13 @@ def _no_room(config: EngineConfig, sizes: _Sizes, block_bytes: int, share: int) 
 
 
 def _budget_too_large(sizes: _Sizes, blocks: int, block_bytes: int) -> Fit:
-    most = blocks_in(sizes.memory_bytes - sizes.weights_bytes, block_bytes)
+    most = blocks_in(sizes.memory_bytes - sizes.fixed_bytes, block_bytes)
     asked = f"{blocks} KV blocks take {describe_bytes(blocks * block_bytes)}"
-    told = f"{asked} and weights {describe_bytes(sizes.weights_bytes)}, more than {_memory_words(sizes)}."
+    told = f"{asked} beside {sizes.fixed_words}, more than {_memory_words(sizes)}."
     if most:
         told += f" At most {most} blocks ({describe_bytes(most * block_bytes)}) would fit"
     else:
-        told += f" It would fit in {_whole_gibibytes(sizes.weights_bytes + blocks * block_bytes)} of memory"
+        told += f" It would fit in {_whole_gibibytes(sizes.fixed_bytes + blocks * block_bytes)} of memory"
     return Fit("False", "DoesNotFit", f"{told}; sizes from {sizes.source}")
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pagefleet_contract.capacity import DTYPE_BYTES, LayerShape, ModelShape
+from pagefleet_contract.capacity import DTYPE_BYTES, LayerShape, ModelShape, ModelWidths
 
 
 class UnknownShape(Exception):
@@ -15,6 +15,18 @@ def shape_of(config: Mapping[str, Any]) -> ModelShape:
     text = config.get("text_config") or config
     layer = _latent_layer(text) if text.get("kv_lora_rank") else _plain_layer(text)
     return ModelShape((layer,) * _number(text, "num_hidden_layers"))
+
+
+def widths_of(config: Mapping[str, Any]) -> ModelWidths | None:
+    """Return what a step's intermediate values are as wide as, or None where it isn't said. Some models have a width
+    of the feed-forward for each layer."""
+    text = config.get("text_config") or config
+    vocab_size, hidden_size = text.get("vocab_size"), text.get("hidden_size")
+    if not isinstance(vocab_size, int) or not isinstance(hidden_size, int):
+        return None
+    said = text.get("intermediate_size")
+    widths = [width for width in (said if isinstance(said, list) else [said]) if isinstance(width, int)]
+    return ModelWidths(vocab_size, hidden_size, max(widths, default=4 * hidden_size))
 
 
 def max_length_of(config: Mapping[str, Any]) -> int | None:

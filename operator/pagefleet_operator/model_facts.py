@@ -13,7 +13,7 @@ import httpx2
 from pagefleet_contract.inferenceservice import ModelSpec
 from pagefleet_contract.known_models import find_known_model
 from pagefleet_operator.cache import ServiceKey
-from pagefleet_operator.model_config import UnknownShape, dtype_of, max_length_of, shape_of
+from pagefleet_operator.model_config import UnknownShape, dtype_of, max_length_of, shape_of, widths_of
 from pagefleet_operator.observed import ModelFacts
 
 _HUB = "hf://"
@@ -58,7 +58,9 @@ class ModelFactsBook:
         known = find_known_model(model.uri)
         if known is not None:
             source = "the list of well-known models"
-            return ModelFacts(known.shape, known.weights_bytes, known.max_length, source, dtype=known.dtype)
+            return ModelFacts(
+                known.shape, known.weights_bytes, known.max_length, source, dtype=known.dtype, widths=known.widths
+            )
         if not model.uri.startswith(_HUB):
             scheme = model.uri.partition("://")[0]
             return ModelFacts(fault=f"the size of a {scheme}:// model is known once a replica has loaded it")
@@ -114,7 +116,12 @@ class ModelFactsBook:
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError) as error:
             return ModelFacts(fault=f"the hub {self._hub_url} wasn't reached: {error or type(error).__name__}")
         return ModelFacts(
-            shape, weights, max_length_of(config), f"config.json of {source.repository}", dtype=dtype_of(config)
+            shape,
+            weights,
+            max_length_of(config),
+            f"config.json of {source.repository}",
+            dtype=dtype_of(config),
+            widths=widths_of(config),
         )
 
     async def _weights(self, where: str) -> int | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pagefleet_contract.capacity import ModelShape
+from pagefleet_contract.capacity import ModelShape, ModelWidths
 from pagefleet_contract.inferenceservice import InferenceServiceSpec
 
 Manifest = Mapping[str, Any]
@@ -90,6 +90,7 @@ class ModelFacts:
     source: str = ""  # where from: config.json of the hub, the list of well-known models, a replica's report
     fault: str = ""  # why nothing is known
     dtype: str | None = None  # of the weights, as stored: bfloat16, float16 or float32
+    widths: ModelWidths | None = None
 
 
 @dataclass(frozen=True, slots=True)

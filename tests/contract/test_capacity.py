@@ -6,6 +6,7 @@ from pagefleet_contract.capacity import (
     LayerShape,
     MemorySplit,
     ModelShape,
+    ModelWidths,
     block_cap,
     blocks_for,
     blocks_in,
@@ -91,16 +92,22 @@ def test_more_blocks_than_all_sequences_can_hold_are_never_needed() -> None:
 def test_workspace_grows_with_tokens_and_sampled_rows() -> None:
     def bytes_of(step_tokens: int, max_sequences: int) -> int:
         return workspace_bytes(
-            vocab_size=1000,
-            hidden_size=64,
-            intermediate_size=128,
-            step_tokens=step_tokens,
+            ModelWidths(vocab_size=1000, hidden_size=64, intermediate_size=128),
+            batch_tokens=step_tokens,
             max_sequences=max_sequences,
             value_bytes=2,
         )
 
     assert bytes_of(256, 8) < bytes_of(512, 8) < bytes_of(512, 16)
     assert bytes_of(8, 8) == bytes_of(8, 1000)
+
+
+def test_workspace_without_a_fixed_budget_of_tokens_is_that_of_a_large_step() -> None:
+    widths = ModelWidths(vocab_size=1000, hidden_size=64, intermediate_size=128)
+    free, fixed = (
+        workspace_bytes(widths, batch_tokens=tokens, max_sequences=8, value_bytes=2) for tokens in (None, 2048)
+    )
+    assert free == fixed
 
 
 @pytest.mark.parametrize(

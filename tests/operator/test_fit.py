@@ -1,12 +1,16 @@
 """Whether a model fits is decided from bytes, and False only where no replica could start."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pagefleet_contract.capacity import ModelWidths
+from pagefleet_contract.known_models import find_known_model
 from pagefleet_contract.service_settings import service_settings
 from pagefleet_operator.fit import Fit, judge_fit
 from pagefleet_operator.observed import ModelFacts
+from pagefleet_runtime.simulation.loading import load_simulated
 from tests.operator.builders import LLAMA_8B, LLAMA_70B, REAL, SIMULATED, spec
 
 
@@ -18,8 +22,8 @@ def fit(model: ModelFacts, base: Any = REAL, /, *, proven: bool = False, **field
 def test_a_model_that_fits_says_blocks_tokens_and_sequences() -> None:
     found = fit(LLAMA_8B)
     assert (found.status, found.reason) == ("True", "Fits")
-    # 80 GiB x 90 % - 16,060,522,496 B of weights, by blocks of 16 x 131,072 B
-    blocks = (80 * 2**30 * 90 // 100 - 16_060_522_496) // (16 * 131_072)
+    # 80 GiB x 90 % - 16,060,522,496 B of weights, by blocks of 16 x 131,072 B and a layer's part for attention's copies
+    blocks = (80 * 2**30 * 90 // 100 - 16_060_522_496) // (16 * (131_072 + 4096))
     assert f"hold at most {blocks} KV blocks of 2 MiB, {blocks * 16} tokens, 3 sequences of 131072" in found.message
 
 
@@ -28,7 +32,7 @@ def test_keys_and_values_in_eight_bits_make_more_blocks(stored: str, token_bytes
     wanted = spec(REAL, kvCache={"dtype": stored})
     settings = service_settings("chat", wanted)
     assert (settings.config.kv_cache.dtype, settings.notes) == (stored, service_settings("chat", spec(REAL)).notes)
-    blocks = (80 * 2**30 * 90 // 100 - 16_060_522_496) // (16 * token_bytes)
+    blocks = (80 * 2**30 * 90 // 100 - 16_060_522_496) // (16 * (token_bytes + token_bytes // 32))
     found = fit(LLAMA_8B, kvCache={"dtype": stored})
     assert f"hold at most {blocks} KV blocks" in found.message
 
@@ -36,11 +40,48 @@ def test_keys_and_values_in_eight_bits_make_more_blocks(stored: str, token_bytes
 def test_a_model_that_does_not_fit_says_the_bytes_and_what_would() -> None:
     found = fit(LLAMA_70B)
     assert (found.status, found.reason) == ("False", "DoesNotFit")
-    for told in ("weights take 131 GiB", "one KV block 5 MiB", "90 % of 80 GiB (accelerator.memory) are 72 GiB"):
+    for told in ("131 GiB of weights and 5.06 MiB for one KV block", "90 % of 80 GiB (accelerator.memory) are 72 GiB"):
         assert told in found.message
     assert "It would fit in 147Gi of memory" in found.message
     assert fit(LLAMA_70B, accelerator={"memory": "147Gi"}).status == "True"
     assert fit(LLAMA_70B, accelerator={"memory": "145Gi"}).status == "False"
+
+
+def test_what_a_step_needs_is_set_aside_as_a_replica_does() -> None:
+    wide = replace(LLAMA_8B, widths=ModelWidths(128_256, 4096, 14_336))
+    # 2048 x (8 x 4096 + 3 x 14336) x 2, and 128256 x (256 x (2 + 8) + 64 x 8)
+    workspace = 310_378_496 + 394_002_432
+    blocks = (80 * 2**30 * 90 // 100 - 16_060_522_496 - workspace) // (16 * (131_072 + 4096))
+    assert f"beside 15 GiB of weights and 672 MiB of workspace 80 GiB (accelerator.memory) hold at most {blocks}" in (
+        fit(wide).message
+    )
+    tight = {"memory": "17Gi"}
+    assert fit(LLAMA_8B, accelerator=tight).status == "True"
+    refused = fit(wide, accelerator=tight)
+    assert refused.status == "False"
+    assert "15 GiB of weights and 672 MiB of workspace" in refused.message
+    assert fit(wide, accelerator=tight, scheduling={"maxBatchTokens": 256, "maxSequences": 16}).status == "True"
+
+
+def test_a_fixed_budget_leaves_what_a_step_needs() -> None:
+    wide = replace(LLAMA_8B, widths=ModelWidths(128_256, 4096, 14_336))
+    budget = {"budget": {"blocks": 33_301}}
+    assert fit(LLAMA_8B, kvCache=budget).status == "True"
+    assert "672 MiB of workspace, more than 80 GiB" in fit(wide, kvCache=budget).message
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-8b"])
+def test_the_blocks_that_would_fit_are_those_that_a_replica_makes(name: str) -> None:
+    known = find_known_model(f"simulated://{name}")
+    assert known is not None
+    facts = ModelFacts(
+        known.shape, known.weights_bytes, known.max_length, "a test", dtype=known.dtype, widths=known.widths
+    )
+    played: dict[str, Any] = {"model": {"uri": f"simulated://{name}"}, "simulation": {"accelerator": "h100"}}
+    found = fit(facts, SIMULATED, **played)
+    config = service_settings("chat", spec(SIMULATED, **played)).config
+    made = load_simulated(config, lambda progress: None, lambda seconds: False).info.num_blocks
+    assert f"hold at most {made} KV blocks" in found.message
 
 
 def test_int8_weights_take_half_of_bfloat16s() -> None:
@@ -62,7 +103,7 @@ def test_a_share_that_is_too_small_says_which_would_do() -> None:
 def test_float32_doubles_the_weights_and_the_message_says_what_halves_them() -> None:
     found = fit(LLAMA_8B, model={"uri": "hf://acme/llama", "dtype": "float32"}, accelerator={"memory": "24Gi"})
     assert found.status == "False"
-    assert "weights take 29.9 GiB" in found.message
+    assert "29.9 GiB of weights" in found.message
     assert "with model.dtype bfloat16" in found.message
 
 
@@ -79,7 +120,7 @@ def test_weights_stored_in_float32_take_half_where_they_are_loaded_in_bfloat16()
         ({"blocks": 100}, "True", "100 KV blocks"),
         ({"blocks": 40_000}, "False", "At most 33301 blocks"),
         ({"memory": "10Gi"}, "True", "5120 KV blocks"),
-        ({"memory": "79Gi"}, "False", "40448 KV blocks take 79 GiB and weights 15 GiB, more than 80 GiB"),
+        ({"memory": "79Gi"}, "False", "40448 KV blocks take 79 GiB beside 15 GiB of weights, more than 80 GiB"),
         ({"memory": "1Mi"}, "False", "give 2 MiB, one block, or more"),
     ],
 )

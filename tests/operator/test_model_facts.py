@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pagefleet_contract.capacity import LayerShape, bytes_per_token
+from pagefleet_contract.capacity import LayerShape, ModelWidths, bytes_per_token
 from pagefleet_contract.inferenceservice import ModelSpec
 from pagefleet_operator.cache import ServiceKey
-from pagefleet_operator.model_config import UnknownShape, max_length_of, shape_of
+from pagefleet_operator.model_config import UnknownShape, max_length_of, shape_of, widths_of
 from pagefleet_operator.model_facts import ModelFactsBook, Pending
 from pagefleet_operator.observed import ModelFacts
 
@@ -94,19 +94,21 @@ def test_a_well_known_model_is_known_at_once_and_nobody_is_asked() -> None:
             facts = _ask(hub.url, ModelSpec(uri=uri))
             assert facts.shape is not None and len(facts.shape.layers) == 32
             assert facts.source == "the list of well-known models"
+            assert facts.widths == ModelWidths(128_256, 4096, 14_336)
         assert hub.asked == []
 
 
 def test_a_hub_models_shape_and_weights_come_from_its_files() -> None:
     with _hub() as hub:
         hub.files = {
-            "/acme/big/resolve/main/config.json": LLAMA_70B,
+            "/acme/big/resolve/main/config.json": LLAMA_70B | {"vocab_size": 128_256, "intermediate_size": 28_672},
             "/acme/big/resolve/main/model.safetensors.index.json": {"metadata": {"total_size": 141_107_412_992}},
         }
         facts = _ask(hub.url, ModelSpec(uri="hf://acme/big"))
     assert facts.shape is not None
     assert bytes_per_token(facts.shape, "bfloat16") == 327_680
     assert (facts.weights_bytes, facts.max_length_tokens, facts.fault) == (141_107_412_992, 131072, "")
+    assert facts.widths == ModelWidths(128_256, 8192, 28_672)
 
 
 def test_the_revision_that_the_spec_names_is_asked_for() -> None:
@@ -227,6 +229,21 @@ def test_latent_attention_is_counted_expanded() -> None:
         "v_head_dim": 128,
     }
     assert shape_of(config).layers == (LayerShape(16, 192, 128),) * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "widths"),
+    [
+        ({"vocab_size": 9, "hidden_size": 4, "intermediate_size": 7}, ModelWidths(9, 4, 7)),
+        ({"vocab_size": 9, "hidden_size": 4}, ModelWidths(9, 4, 16)),
+        ({"vocab_size": 9, "hidden_size": 4, "intermediate_size": [7, 12]}, ModelWidths(9, 4, 12)),
+        ({"text_config": {"vocab_size": 9, "hidden_size": 4, "intermediate_size": 7}}, ModelWidths(9, 4, 7)),
+        ({"hidden_size": 4, "intermediate_size": 7}, None),
+        ({"vocab_size": 9, "hidden_size": "4"}, None),
+    ],
+)
+def test_the_widths_of_a_step_are_read_where_they_are_said(config: Any, widths: ModelWidths | None) -> None:
+    assert widths_of(config) == widths
 
 
 def test_a_text_part_of_a_larger_model_is_what_counts() -> None:

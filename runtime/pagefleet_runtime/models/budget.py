@@ -10,6 +10,7 @@ from pagefleet_contract.capacity import (
     blocks_in,
     bytes_per_block,
     describe_bytes,
+    scratch_bytes,
 )
 from pagefleet_contract.engine import EngineConfig, quantity_bytes
 from pagefleet_runtime.errors import ModelRefused
@@ -103,7 +104,7 @@ def _blocks_of_percent(config: EngineConfig, sizes: LoadedSizes, block_bytes: in
     percent = config.kv_cache.budget.memory_percent
     assert percent is not None, "the settings have exactly one kind of budget"
     split = MemorySplit(sizes.memory_bytes, percent, sizes.weights_bytes, _workspace(sizes))
-    num_blocks = blocks_in(split.kv_bytes, block_bytes + _scratch_bytes(sizes.shape, block_bytes))
+    num_blocks = blocks_in(split.kv_bytes, block_bytes + scratch_bytes(sizes.shape, block_bytes))
     if num_blocks == 0:
         raise ModelRefused(
             f"nothing is left for KV blocks: {percent} % of {describe_bytes(sizes.memory_bytes)} "
@@ -122,12 +123,6 @@ def _workspace(sizes: LoadedSizes) -> int:
 def _workspace_words(sizes: LoadedSizes) -> str:
     processes = f", the processes themselves {describe_bytes(sizes.process_bytes)}" if sizes.process_bytes else ""
     return f"workspace {describe_bytes(sizes.workspace_bytes)}{processes}"
-
-
-def _scratch_bytes(shape: ModelShape, block_bytes: int) -> int:
-    """Return what attention copies per live block: the largest layer's share of a block, in every step."""
-    values = [layer.values_per_token for layer in shape.layers]
-    return block_bytes * max(values) // sum(values)
 
 
 def _check_it_fits(sizes: LoadedSizes, num_blocks: int, block_bytes: int) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 
-from pagefleet_contract.capacity import LayerShape, ModelShape, describe_bytes, describe_weights, workspace_bytes
+from pagefleet_contract.capacity import (
+    LayerShape,
+    ModelShape,
+    ModelWidths,
+    describe_bytes,
+    describe_weights,
+    workspace_bytes,
+)
 from pagefleet_contract.engine import EngineConfig
 from pagefleet_kernels.choice import Kernels
 from pagefleet_kernels.quantised_kv import Fp8Scales
@@ -49,8 +56,6 @@ from pagefleet_runtime.step_cost import StepCost, fit_step_cost
 
 _log = logging.getLogger(__name__)
 
-# Where no budget is fixed, the scheduler may find that this many tokens fit into a step.
-_STEP_TOKENS = 2048
 
 Progress = Callable[[LoadProgress], None]
 
@@ -257,10 +262,12 @@ def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device
     hf_config = proven.paged.model.config
     hidden_size = int(hf_config.hidden_size)
     workspace = workspace_bytes(
-        vocab_size=int(hf_config.vocab_size),
-        hidden_size=hidden_size,
-        intermediate_size=_widest(getattr(hf_config, "intermediate_size", None), 4 * hidden_size),
-        step_tokens=config.scheduling.max_batch_tokens or _STEP_TOKENS,
+        ModelWidths(
+            int(hf_config.vocab_size),
+            hidden_size,
+            _widest(getattr(hf_config, "intermediate_size", None), 4 * hidden_size),
+        ),
+        batch_tokens=config.scheduling.max_batch_tokens,
         max_sequences=config.scheduling.max_sequences,
         value_bytes=getattr(torch, dtypes.weights).itemsize,
     )

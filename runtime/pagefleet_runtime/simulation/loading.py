@@ -17,8 +17,6 @@ from pagefleet_runtime.text.byte_tokenizer import TURN_END, VOCAB_SIZE
 
 Progress = Callable[[LoadProgress], None]
 
-# As for a real model where no budget of tokens is fixed.
-_STEP_TOKENS = 2048
 _CPU_STEP_MILLISECONDS, _GPU_STEP_MILLISECONDS = 100, 50
 # A server's main memory: room for a model of 70 billion parameters.
 _CPU_MEMORY_BYTES = 256 * 2**30
@@ -134,10 +132,8 @@ def _pretend_to_read(seconds: float, model: KnownModel, progress: Progress, paus
 
 def _sizes(config: EngineConfig, model: KnownModel, device: _Device, kv_dtype: str) -> LoadedSizes:
     workspace = workspace_bytes(
-        vocab_size=model.vocab_size,
-        hidden_size=model.hidden_size,
-        intermediate_size=model.intermediate_size,
-        step_tokens=config.scheduling.max_batch_tokens or _STEP_TOKENS,
+        model.widths,
+        batch_tokens=config.scheduling.max_batch_tokens,
         max_sequences=config.scheduling.max_sequences,
         value_bytes=dtype_bytes(model.dtype),
     )
