@@ -15,6 +15,7 @@ from pagefleet_kernels.kv_write import kv_write
 from pagefleet_kernels.page_copy.cpu import page_copy_cpu
 from pagefleet_kernels.page_copy.reference import page_copy_reference
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu, why_not
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
 from pagefleet_kernels.quantised_kv import CacheScales
@@ -59,19 +60,7 @@ class PageKernels(Protocol):
         None. Only types and shapes are read."""
         ...
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key_pages: torch.Tensor,
-        value_pages: torch.Tensor,
-        batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
-        scales: CacheScales | None,
-    ) -> torch.Tensor: ...
+    def attend(self, call: AttentionCall) -> torch.Tensor: ...
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None: ...
 
@@ -106,20 +95,8 @@ class PlainPages:
     def why_plain(self, query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
         return None  # nothing else was chosen
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key_pages: torch.Tensor,
-        value_pages: torch.Tensor,
-        batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
-        scales: CacheScales | None,
-    ) -> torch.Tensor:
-        return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        return gathered_attention(call)
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
         page_copy_reference(buffer, copies)
@@ -145,25 +122,10 @@ class CppPages:
     def why_plain(self, query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
         return why_not(query, key_pages, value_pages)
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key_pages: torch.Tensor,
-        value_pages: torch.Tensor,
-        batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
-        scales: CacheScales | None,
-    ) -> torch.Tensor:
-        if self.why_plain(query, key_pages, value_pages) is not None:
-            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
-        return paged_attention_cpu(
-            self.library, query, key_pages, value_pages, batch,
-            scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
-        )  # fmt: skip
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        if self.why_plain(call.query, call.key_pages, call.value_pages) is not None:
+            return gathered_attention(call)
+        return paged_attention_cpu(self.library, call)
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
         page_copy_cpu(self.library, buffer, copies)

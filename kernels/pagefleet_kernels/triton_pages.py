@@ -13,6 +13,7 @@ from pagefleet_kernels.kv_write import check_kv_write
 from pagefleet_kernels.kv_write.gpu import kv_write_triton
 from pagefleet_kernels.page_copy.gpu import page_copy_triton
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.configs import Chip, has_tiles
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
 from pagefleet_kernels.paged_attention.gpu import cache_kind, chip_of, paged_attention_triton
@@ -69,28 +70,13 @@ class TritonPages:
             return None
         return f"Triton's kernels have no tiles for heads of {head_size} in groups of {group}"
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key_pages: torch.Tensor,
-        value_pages: torch.Tensor,
-        batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
-        scales: CacheScales | None,
-    ) -> torch.Tensor:
-        reason = self.why_plain(query, key_pages, value_pages)
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        reason = self.why_plain(call.query, call.key_pages, call.value_pages)
         if reason is not None:
-            if StepTables in batch.plans:
+            if StepTables in call.batch.plans:
                 raise ValueError(reason)
-            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
-        return paged_attention_triton(
-            query, key_pages, value_pages, batch, self.chip,
-            scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
-        )  # fmt: skip
+            return gathered_attention(call)
+        return paged_attention_triton(call, self.chip)
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
         page_copy_triton(buffer, copies)

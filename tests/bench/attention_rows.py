@@ -7,6 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from pagefleet_kernels.cpu import CpuLibrary
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu
 from tests.bench.kernel_bench import Bench, Findings
 from tests.bench.kernel_goals import Variant
@@ -99,4 +100,5 @@ def _prefill_sdpa(query: torch.Tensor, context: torch.Tensor, mask: torch.Tensor
 
 def _prefill_paged(library: CpuLibrary, query: torch.Tensor, pool: Pool, batch: AttentionBatch) -> Callable[[], object]:
     keys, values = pool.pages[:, 0, 0], pool.pages[:, 0, 1]
-    return lambda: paged_attention_cpu(library, query, keys, values, batch, scale=pool.heads.size**-0.5)
+    call = AttentionCall(query, keys, values, batch, pool.heads.size**-0.5)
+    return lambda: paged_attention_cpu(library, call)

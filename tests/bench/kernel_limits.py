@@ -17,6 +17,7 @@ from pagefleet_kernels.gated_activation import gated_activation
 from pagefleet_kernels.page_copy.cpu import page_copy_cpu
 from pagefleet_kernels.page_gather_scatter.cpu import page_gather_cpu
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu
 from pagefleet_kernels.prepacked_linear import PrepackedLinear, WeightMemory
 from pagefleet_kernels.rms_norm import rms_norm
@@ -72,7 +73,7 @@ def _prefill(library: CpuLibrary, dtype: torch.dtype, heads: Heads) -> Operation
     query = torch.randn(tokens, heads.query, heads.size).to(dtype)
     keys, values = pool.pages[:, 0, 0], pool.pages[:, 0, 1]
     work = Work(
-        lambda: paged_attention_cpu(library, query, keys, values, batch, scale=heads.size**-0.5),
+        lambda: paged_attention_cpu(library, AttentionCall(query, keys, values, batch, heads.size**-0.5)),
         4 * heads.query * heads.size * tokens * (tokens + 1) / 2,
     )
     name = type_name(dtype)

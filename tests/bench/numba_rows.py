@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from pagefleet_kernels.jit import NumbaLibrary, NumbaUnavailable, load_numba
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.jit import paged_attention_numba
 from tests.bench.kernel_bench import Bench, Findings
 from tests.bench.kernel_goals import CannotMeasure, Variant
@@ -28,5 +29,5 @@ def numba_decode(bench: Bench) -> Findings:
 def _attention(library: NumbaLibrary, pool: Pool) -> Callable[[], object]:
     scale = pool.heads.size**-0.5
     return pool.each_layer(
-        lambda keys, values: paged_attention_numba(library, pool.query, keys, values, pool.batch, scale=scale)
+        lambda keys, values: paged_attention_numba(library, AttentionCall(pool.query, keys, values, pool.batch, scale))
     )

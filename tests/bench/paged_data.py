@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from pagefleet_kernels.cpu import CpuLibrary
 from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu
 from tests.bench.kernel_timing import cycle
 
@@ -71,7 +72,9 @@ class Pool:
     def attention(self, library: CpuLibrary) -> Callable[[], object]:
         scale = self.heads.size**-0.5
         return self.each_layer(
-            lambda keys, values: paged_attention_cpu(library, self.query, keys, values, self.batch, scale=scale)
+            lambda keys, values: paged_attention_cpu(
+                library, AttentionCall(self.query, keys, values, self.batch, scale)
+            )
         )
 
 

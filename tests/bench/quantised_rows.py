@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from pagefleet_contract.capacity import LayerShape
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu
 from pagefleet_runtime.model_executor.kv_cache import KVCache
 from tests.bench.kernel_bench import Bench, Findings
@@ -42,7 +43,8 @@ def _attention(bench: Bench, pool: Pool, cache: KVCache) -> Callable[[], object]
     scale = pool.heads.size**-0.5
     return cycle(
         lambda layer: paged_attention_cpu(
-            bench.library, pool.query, *cache.pages(layer), pool.batch, scale=scale, scales=cache.scales(layer)
+            bench.library,
+            AttentionCall(pool.query, *cache.pages(layer), pool.batch, scale, scales=cache.scales(layer)),
         ),
         cache.num_layers,
     )

@@ -6,6 +6,7 @@ import torch
 
 from pagefleet_kernels.kv_write.gpu import kv_write_triton
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.configs import Chip
 from pagefleet_kernels.paged_attention.gpu import AttentionPlan, cache_kind, launch_attention, plan_attention
 from pagefleet_kernels.quantised_kv import CacheScales, Fp8Scales, Int8Scales
@@ -58,10 +59,9 @@ class PreparedStep:
     output: torch.Tensor
 
     def run(self) -> None:
-        launch_attention(
-            self.output, self.query, self.key_pages, self.value_pages, self.plan, self.chip,
-            scale=self.step.heads.size**-0.5, window=None, softcap=None, sinks=None, scales=self.scales,
-        )  # fmt: skip
+        scale = self.step.heads.size**-0.5
+        call = AttentionCall(self.query, self.key_pages, self.value_pages, self.batch, scale=scale, scales=self.scales)
+        launch_attention(self.output, call, self.plan, self.chip)
 
 
 def prepare(step: Step, chip: Chip, device: torch.device) -> PreparedStep:

@@ -7,6 +7,7 @@ import torch
 
 from pagefleet_kernels.cpu import CpuLibrary
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu
 from pagefleet_kernels.paged_attention.reference import paged_attention_reference
 from tests.kernels.attention_cases import AttentionCase, AttentionInputs, make_inputs
@@ -33,14 +34,16 @@ CASES = [
 def attended(library: CpuLibrary, case: AttentionCase, inputs: AttentionInputs) -> torch.Tensor:
     return paged_attention_cpu(
         library,
-        inputs.query,
-        inputs.key_pages,
-        inputs.value_pages,
-        inputs.batch,
-        scale=inputs.scale,
-        window=case.window,
-        softcap=case.softcap,
-        sinks=inputs.sinks,
+        AttentionCall(
+            inputs.query,
+            inputs.key_pages,
+            inputs.value_pages,
+            inputs.batch,
+            scale=inputs.scale,
+            window=case.window,
+            softcap=case.softcap,
+            sinks=inputs.sinks,
+        ),
     )
 
 

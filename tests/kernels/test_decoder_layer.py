@@ -11,6 +11,7 @@ from pagefleet_kernels.decoder_layer import DecoderLayer, LayerMemory, LayerNorm
 from pagefleet_kernels.decoder_layer.memory import LayerWidths
 from pagefleet_kernels.gated_activation import Activation
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu
 from pagefleet_kernels.prepacked_linear import LinearCall, PrepackedLinear
 from pagefleet_kernels.rms_norm import rms_norm
@@ -91,9 +92,16 @@ class Parts:
         query, key, value = heads.view(len(x), -1, SIZE).split((HEADS, KV_HEADS, KV_HEADS), dim=1)
         step.writer.write(key, value, step.slots, Rotation(query, step.cosine, step.sine, *self.head_norms))
         attended = paged_attention_cpu(
-            self.library, query, *step.writer.pages, step.batch,
-            scale=SIZE**-0.5, window=self.case.window, softcap=self.case.softcap,
-        )  # fmt: skip
+            self.library,
+            AttentionCall(
+                query,
+                *step.writer.pages,
+                step.batch,
+                scale=SIZE**-0.5,
+                window=self.case.window,
+                softcap=self.case.softcap,
+            ),
+        )
         projected = self._norm(self.output_norms[0], self.out(attended.flatten(1)))
         normed = self._norm(self.mlp_norm, projected, residual)
         return self._norm(self.output_norms[1], self.down(self.gate(normed)))

@@ -8,6 +8,7 @@ import torch
 
 from pagefleet_kernels.jit import NumbaLibrary
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.jit import paged_attention_numba
 from pagefleet_kernels.paged_attention.reference import paged_attention_reference
 from tests.kernels.attention_cases import AttentionCase, AttentionInputs, make_inputs
@@ -44,14 +45,16 @@ def fresh_memory_is_nan() -> Generator[None]:
 def attended(library: NumbaLibrary, case: AttentionCase, inputs: AttentionInputs) -> torch.Tensor:
     return paged_attention_numba(
         library,
-        inputs.query,
-        inputs.key_pages,
-        inputs.value_pages,
-        inputs.batch,
-        scale=inputs.scale,
-        window=case.window,
-        softcap=case.softcap,
-        sinks=inputs.sinks,
+        AttentionCall(
+            inputs.query,
+            inputs.key_pages,
+            inputs.value_pages,
+            inputs.batch,
+            scale=inputs.scale,
+            window=case.window,
+            softcap=case.softcap,
+            sinks=inputs.sinks,
+        ),
     )
 
 

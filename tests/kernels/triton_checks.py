@@ -12,6 +12,7 @@ from pagefleet_kernels.kv_write.reference import kv_write_reference
 from pagefleet_kernels.page_copy.gpu import page_copy_triton
 from pagefleet_kernels.page_copy.reference import page_copy_reference
 from pagefleet_kernels.page_gather_scatter.gpu import page_gather_triton, page_scatter_triton
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.configs import Chip
 from pagefleet_kernels.paged_attention.gpu import (
     AttentionPlan,
@@ -56,15 +57,15 @@ def attention_difference(check: AttentionCheck) -> float:
         stored_keys, stored_values, scales = quantise(inputs, check.quantised)
         key_pages, value_pages = dequantise_pages(stored_keys, stored_values, scales)
     with fresh_memory_is_nan():
-        output = paged_attention_triton(
+        call = AttentionCall(
             inputs.query.to(check.device),
             _moved(stored_keys, check.device),
             _moved(stored_values, check.device),
             inputs.batch,
-            check.chip,
             scales=_scales_on(scales, check.device),
             **_on(options, check.device),
         )
+        output = paged_attention_triton(call, check.chip)
     expected = paged_attention_reference(inputs.query, key_pages, value_pages, inputs.batch, **options)
     return _difference(output.cpu(), expected)
 
@@ -128,7 +129,8 @@ def _on_tables(case: AttentionCase, tables: StepTables, chip: Chip, device: str)
     output = torch.full(query.shape, float("nan"), dtype=case.dtype, device=device)
     output[num_tokens:] = 7
     key_pages, value_pages = _moved(inputs.key_pages, device), _moved(inputs.value_pages, device)
-    launch_attention(output, query, key_pages, value_pages, plan, chip, scales=None, **_on(options, device))
+    call = AttentionCall(query, key_pages, value_pages, inputs.batch, **_on(options, device))
+    launch_attention(output, call, plan, chip)
     expected = paged_attention_reference(inputs.query, inputs.key_pages, inputs.value_pages, inputs.batch, **options)
     untouched = bool((output[num_tokens:] == 7).all())
     return _difference(output[:num_tokens].cpu(), expected) if untouched else float("nan")

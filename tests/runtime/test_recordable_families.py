@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from pagefleet_kernels.choice import Kernels
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.configs import Chip
 from pagefleet_kernels.triton_pages import TritonPages
 from pagefleet_runtime.model_executor.attention import ATTENTION_NAME, register_attention
@@ -34,10 +35,8 @@ class MetaPages(TritonPages):
     def writer(self, *_: Any) -> NoWriter:
         return NoWriter()
 
-    def attend(
-        self, query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor, *_: Any, **__: Any
-    ) -> Any:
-        return query.new_empty(*query.shape[:2], value_pages.shape[3])
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        return call.new_output()
 
 
 def run_once(forward: Forward) -> Forward:

@@ -9,6 +9,7 @@ from pagefleet_kernels.kv_write.gpu import kv_write_launch
 from pagefleet_kernels.launch import Launch
 from pagefleet_kernels.page_copy.gpu import as_words, copies_launch
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.configs import CacheKind, Chip, Family, Phase, shipped_configs
 from pagefleet_kernels.paged_attention.gpu import attention_launch, merge_launch, plan_attention
 from pagefleet_kernels.quantised_kv.scales import CacheScales, Fp8Scales, Int8Scales
@@ -78,18 +79,22 @@ def _attention(
     query = _tensor(batch.num_tokens, _GROUP * _KV_HEADS, size, dtype=_query_dtype(kind))
     pages, scales = _cache(kind, size)
     output = torch.empty((2, *query.shape) if in_splits else query.shape, device=_META)
-    return attention_launch(
-        output if in_splits else output.to(query.dtype),
-        _tensor(*output.shape[:-1], dtype=torch.float32) if in_splits else None,
+    call = AttentionCall(
         query,
         *pages,
-        plan,
-        2 if in_splits else 1,
+        batch,
         scale=0.1,
         window=1024 if features else None,
         softcap=50.0 if features else None,
         sinks=_tensor(_GROUP * _KV_HEADS, dtype=torch.float32) if features else None,
         scales=scales,
+    )
+    return attention_launch(
+        output if in_splits else output.to(query.dtype),
+        _tensor(*output.shape[:-1], dtype=torch.float32) if in_splits else None,
+        call,
+        plan,
+        2 if in_splits else 1,
     )
 
 

@@ -11,6 +11,7 @@ from pagefleet_kernels.cpu.cache import PageWriter, Rotation
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.decoder_layer.memory import LayerMemory, LayerRows, LayerWidths
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.cpu import attention_arguments
 from pagefleet_kernels.prepacked_linear.cpu import LinearCall
 
@@ -138,9 +139,8 @@ class DecoderLayer:
         write = step.writer.prepare(
             key, value, step.slots, Rotation(query, step.cosine, step.sine, *self._weights.head_norms)
         )
-        attention = attention_arguments(
-            query, *step.writer.pages, step.batch, rows.attended, scales=step.writer.scales, **self._attends
-        )
+        call = AttentionCall(query, *step.writer.pages, step.batch, scales=step.writer.scales, **self._attends)
+        attention = attention_arguments(call, rows.attended)
         arguments.write, arguments.attention = ctypes.addressof(write), ctypes.addressof(attention)
         arguments.residual = address("residual", residual)
         arguments.unadded = None if unadded is None else unadded.data_ptr()

@@ -8,7 +8,7 @@ import torch
 from pagefleet_kernels.jit.library import NumbaLibrary
 from pagefleet_kernels.kv_write.jit import NumbaWriter
 from pagefleet_kernels.page_copy.reference import page_copy_reference
-from pagefleet_kernels.paged_attention.batch import AttentionBatch
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
 from pagefleet_kernels.paged_attention.jit import paged_attention_numba, why_not
 from pagefleet_kernels.pages import PlainWriter, Writer
@@ -34,24 +34,10 @@ class NumbaPages:
     def why_plain(self, query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Tensor) -> str | None:
         return why_not(query, key_pages, value_pages)
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key_pages: torch.Tensor,
-        value_pages: torch.Tensor,
-        batch: AttentionBatch,
-        *,
-        scale: float,
-        window: int | None,
-        softcap: float | None,
-        sinks: torch.Tensor | None,
-        scales: CacheScales | None,
-    ) -> torch.Tensor:
-        if self.why_plain(query, key_pages, value_pages) is not None:
-            return gathered_attention(query, key_pages, value_pages, batch, scale, window, softcap, sinks, scales)
-        return paged_attention_numba(
-            self.library, query, key_pages, value_pages, batch, scale=scale, window=window, softcap=softcap, sinks=sinks
-        )
+    def attend(self, call: AttentionCall) -> torch.Tensor:
+        if self.why_plain(call.query, call.key_pages, call.value_pages) is not None:
+            return gathered_attention(call)
+        return paged_attention_numba(self.library, call)
 
     def copy(self, buffer: torch.Tensor, copies: Sequence[tuple[int, int]]) -> None:
         page_copy_reference(buffer, copies)

@@ -20,7 +20,8 @@ from pagefleet_kernels.cpu.arguments import (
 )
 from pagefleet_kernels.cpu.library import CpuLibrary
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
-from pagefleet_kernels.quantised_kv import CacheScales, Fp8Scales, Int8Scales
+from pagefleet_kernels.paged_attention.call import AttentionCall
+from pagefleet_kernels.quantised_kv import Fp8Scales, Int8Scales
 
 _MAX_SIZE = 256
 
@@ -90,60 +91,25 @@ def why_not(query: torch.Tensor, key_pages: torch.Tensor, value_pages: torch.Ten
     return None
 
 
-def paged_attention_cpu(
-    library: CpuLibrary,
-    query: torch.Tensor,  # [T, Hq, D]
-    key_pages: torch.Tensor,  # [N, block_size, H, D]
-    value_pages: torch.Tensor,  # [N, block_size, H, Dv]
-    batch: AttentionBatch,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,  # [Hq]
-    scales: CacheScales | None = None,
-) -> torch.Tensor:
-    out = query.new_empty(*query.shape[:2], value_pages.shape[3])
-    arguments = attention_arguments(
-        query,
-        key_pages,
-        value_pages,
-        batch,
-        out,
-        scale=scale,
-        window=window,
-        softcap=softcap,
-        sinks=sinks,
-        scales=scales,
-    )
+def paged_attention_cpu(library: CpuLibrary, call: AttentionCall) -> torch.Tensor:
+    out = call.new_output()
+    arguments = attention_arguments(call, out)
     library.functions.pagefleet_attention(ctypes.byref(arguments))
     return out
 
 
-def attention_arguments(
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    batch: AttentionBatch,
-    out: torch.Tensor,  # [T, Hq, Dv], contiguous
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    scales: CacheScales | None = None,
-) -> ctypes.Structure:
-    """Return what the library reads; layers of one shape share it, so it is valid until the next layer's. Raises
-    ValueError where the library can't read the tensors."""
+def attention_arguments(call: AttentionCall, out: torch.Tensor) -> ctypes.Structure:
+    """Return what the library reads to write `out` [T, Hq, Dv], which is contiguous; layers of one shape share it, so
+    it is valid until the next layer's. Raises ValueError where the library can't read the tensors."""
+    query, key_pages, value_pages, sinks, scales = call.query, call.key_pages, call.value_pages, call.sinks, call.scales
     key_factor, value_factor = (scales.keys, scales.values) if isinstance(scales, Fp8Scales) else (1.0, 1.0)
+    scale = call.scale * key_factor
     layouts = ((x.shape, x.stride(), x.dtype) for x in (query, key_pages, value_pages))
-    key = (_Arguments, *layouts, scale * key_factor, window, softcap)
-    arguments: _Arguments | None = batch.plans.get(key)
+    key = (_Arguments, *layouts, scale, call.window, call.softcap)
+    arguments: _Arguments | None = call.batch.plans.get(key)
     if arguments is None:
-        _check(query, key_pages, value_pages, batch, scales)
-        arguments = batch.plans[key] = _arguments(
-            query, key_pages, value_pages, batch, scale * key_factor, window, softcap
-        )
+        _check(call)
+        arguments = call.batch.plans[key] = _arguments(call, scale)
     check_address("query", query)
     check_address("key pages", key_pages)
     check_address("value pages", value_pages)
@@ -162,35 +128,23 @@ def attention_arguments(
     return arguments
 
 
-def _check(
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    batch: AttentionBatch,
-    scales: CacheScales | None,
-) -> None:
+def _check(call: AttentionCall) -> None:
+    query, key_pages, value_pages = call.query, call.key_pages, call.value_pages
     reason = why_not(query, key_pages, value_pages)
     if reason is not None:
         raise ValueError(reason)
     for name, tensor in (("query", query), ("key pages", key_pages), ("value pages", value_pages)):
         check_dense(name, tensor)
-    check_page_type("key pages", key_pages, scales)
-    num_blocks = _plan(batch).num_blocks
+    check_page_type("key pages", key_pages, call.scales)
+    num_blocks = _plan(call.batch).num_blocks
     if num_blocks > key_pages.shape[0]:
         raise ValueError(f"block {num_blocks - 1} is in a block table, but there are {key_pages.shape[0]} blocks")
 
 
-def _arguments(
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    batch: AttentionBatch,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-) -> _Arguments:
+def _arguments(call: AttentionCall, scale: float) -> _Arguments:
     """All that layers of one shape share; addresses come with each call."""
-    plan = _plan(batch)
+    query, key_pages, value_pages = call.query, call.key_pages, call.value_pages
+    plan = _plan(call.batch)
     element = query.element_size()
     return _Arguments(
         tables=plan.tables.buffer_info()[0],
@@ -201,18 +155,18 @@ def _arguments(
         out_strides=(query.shape[1] * value_pages.shape[3] * element, value_pages.shape[3] * element),
         key_strides=_byte_strides(key_pages),
         value_strides=_byte_strides(value_pages),
-        rows=len(batch.rows),
+        rows=len(call.batch.rows),
         query_heads=query.shape[1],
         kv_heads=key_pages.shape[2],
         key_size=key_pages.shape[3],
         value_size=value_pages.shape[3],
-        block_size=batch.block_size,
-        window=window or 0,
+        block_size=call.batch.block_size,
+        window=call.window or 0,
         query_type=TYPE_NUMBERS[query.dtype],
         kv_type=PAGE_TYPE_NUMBERS[key_pages.dtype],
         threads=torch.get_num_threads(),
         scale=scale,
-        softcap=softcap or 0.0,
+        softcap=call.softcap or 0.0,
     )
 
 

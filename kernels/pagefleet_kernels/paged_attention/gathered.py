@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.layout import GatherRow, split_rows
-from pagefleet_kernels.quantised_kv import CacheScales
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +28,20 @@ class _Gather:
     causal_length: int  # of plain causal rows: how many of the gathered slots hold context
 
 
-def gathered_attention(
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    batch: AttentionBatch,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    scales: CacheScales | None = None,
-) -> torch.Tensor:
+def gathered_attention(call: AttentionCall) -> torch.Tensor:
+    query, batch, scales = call.query, call.batch, call.scales
     key_scales, value_scales = (None, None) if scales is None else (scales.keys, scales.values)
-    output = query.new_empty(query.shape[0], query.shape[1], value_pages.shape[3])
-    plain = softcap is None and sinks is None
-    for gather in _gathers(batch, window, query.dtype, query.device, plain):
-        keys = _context(key_pages, key_scales, gather, batch, "keys", query.dtype)  # [R, L, H, D]
-        values = _context(value_pages, value_scales, gather, batch, "values", query.dtype)
+    output = call.new_output()
+    plain = call.softcap is None and call.sinks is None
+    for gather in _gathers(batch, call.window, query.dtype, query.device, plain):
+        keys = _context(call.key_pages, key_scales, gather, batch, "keys", query.dtype)  # [R, L, H, D]
+        values = _context(call.value_pages, value_scales, gather, batch, "values", query.dtype)
         queries = query[gather.tokens]
         queries = queries.view(gather.num_rows, -1, *queries.shape[1:])  # [R, T, Hq, D]
         if plain:
-            attended = _fused(queries, keys, values, gather, scale)
+            attended = _fused(queries, keys, values, gather, call.scale)
         else:
-            attended = _explicit(queries, keys, values, gather, scale, softcap, sinks)
+            attended = _explicit(queries, keys, values, gather, call)
         output[gather.tokens] = attended.flatten(0, 1)
     return output
 
@@ -208,9 +199,7 @@ def _explicit(
     keys: torch.Tensor,
     values: torch.Tensor,
     gather: _Gather,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
+    call: AttentionCall,
 ) -> torch.Tensor:
     """Attention with what torch's fused one lacks: soft-caps and sinks. Scores are float32."""
     num_rows, num_tokens, num_heads, size = queries.shape
@@ -218,13 +207,13 @@ def _explicit(
     group = num_heads // num_kv_heads
     grouped = queries.reshape(num_rows, num_tokens, num_kv_heads, group, size)
     folded = grouped.permute(0, 2, 3, 1, 4).flatten(2, 3)  # [R, H, G·T, D]
-    scores = torch.matmul(folded, keys.permute(0, 2, 3, 1)).float() * scale  # [R, H, G·T, L]
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
+    scores = torch.matmul(folded, keys.permute(0, 2, 3, 1)).float() * call.scale  # [R, H, G·T, L]
+    if call.softcap is not None:
+        scores = torch.tanh(scores / call.softcap) * call.softcap
     assert gather.mask is not None
     split = (num_rows, num_kv_heads, group, num_tokens, -1)
     scores = scores.view(split) + gather.mask[:, :, None]
-    weights = _softmax_with_sinks(scores, sinks, num_kv_heads, group).to(values.dtype)
+    weights = _softmax_with_sinks(scores, call.sinks, num_kv_heads, group).to(values.dtype)
     attended = torch.matmul(weights.flatten(2, 3), values.transpose(1, 2))  # [R, H, G·T, Dv]
     return attended.view(split).permute(0, 3, 1, 2, 4).flatten(2, 3)
 

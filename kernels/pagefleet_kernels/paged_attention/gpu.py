@@ -10,6 +10,7 @@ import triton
 
 from pagefleet_kernels.launch import Launch
 from pagefleet_kernels.paged_attention.batch import AttentionBatch
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.configs import (
     CacheKind,
     Chip,
@@ -53,33 +54,16 @@ def plan_attention(
     return AttentionPlan(tables, config)
 
 
-def paged_attention_triton(
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    batch: AttentionBatch,
-    chip: Chip,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    scales: CacheScales | None = None,
-) -> torch.Tensor:
-    """The GPU's paged_attention: arguments as checked there. The plan is made at a step's first layer and kept in
-    `batch.plans`."""
-    group = query.shape[1] // key_pages.shape[2]
-    head_size = max(query.shape[2], value_pages.shape[3])
-    kind = cache_kind(key_pages.dtype)
-    key = ("triton", group, head_size, kind, chip, query.device)
-    plan: AttentionPlan | None = batch.plans.get(key)
+def paged_attention_triton(call: AttentionCall, chip: Chip) -> torch.Tensor:
+    """The GPU's paged_attention. The plan is made at a step's first layer and kept in `batch.plans`."""
+    head_size = max(call.query.shape[2], call.value_pages.shape[3])
+    kind, device, plans = cache_kind(call.key_pages.dtype), call.query.device, call.batch.plans
+    key = ("triton", call.group, head_size, kind, chip, device)
+    plan: AttentionPlan | None = plans.get(key)
     if plan is None:
-        plan = batch.plans[key] = plan_attention(batch, group, head_size, kind, chip, query.device)
-    output = query.new_empty(query.shape[0], query.shape[1], value_pages.shape[3])
-    launch_attention(
-        output, query, key_pages, value_pages, plan, chip,
-        scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
-    )  # fmt: skip
+        plan = plans[key] = plan_attention(call.batch, call.group, head_size, kind, chip, device)
+    output = call.new_output()
+    launch_attention(output, call, plan, chip)
     return output
 
 
@@ -105,56 +89,28 @@ def cache_kind(dtype: torch.dtype) -> CacheKind:
     return kinds[dtype]
 
 
-def launch_attention(
-    output: torch.Tensor,
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    plan: AttentionPlan,
-    chip: Chip,
-    *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    scales: CacheScales | None,
-) -> None:
+def launch_attention(output: torch.Tensor, call: AttentionCall, plan: AttentionPlan, chip: Chip) -> None:
     """Run the kernel over a plan's tables. It reads nothing back from the device, and its grid depends on the plan's
     sizes alone, so it can be captured in a graph and replayed after `plan.tables.load`."""
-    num_heads, num_kv_heads = query.shape[1], key_pages.shape[2]
-    splits = _splits(plan, key_pages, num_heads // num_kv_heads, window, chip)
+    splits = _splits(plan, call, chip)
     partial, log_sums = output, None
     if splits > 1:
-        partial = query.new_empty(splits, *output.shape, dtype=torch.float32)
-        log_sums = query.new_empty(splits, *output.shape[:2], dtype=torch.float32)
-    attention_launch(
-        partial, log_sums, query, key_pages, value_pages, plan, splits,
-        scale=scale, window=window, softcap=softcap, sinks=sinks, scales=scales,
-    ).run()  # fmt: skip
+        partial = output.new_empty(splits, *output.shape, dtype=torch.float32)
+        log_sums = output.new_empty(splits, *output.shape[:2], dtype=torch.float32)
+    attention_launch(partial, log_sums, call, plan, splits).run()
     if log_sums is not None:
         merge_launch(output, partial, log_sums, plan).run()
 
 
 def attention_launch(
-    output: torch.Tensor,
-    log_sums: torch.Tensor | None,
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    plan: AttentionPlan,
-    splits: int,
-    *,
-    scale: float,
-    window: int | None,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-    scales: CacheScales | None,
+    output: torch.Tensor, log_sums: torch.Tensor | None, call: AttentionCall, plan: AttentionPlan, splits: int
 ) -> Launch:
     """Return the launch that attends: into `output`, or with `log_sums` into each split's part of it."""
-    num_heads, head = query.shape[1:]
+    query, key_pages, value_pages, softcap = call.query, call.key_pages, call.value_pages, call.softcap
     _, block_size, num_kv_heads, value_size = value_pages.shape
-    key_factor, value_factor, key_scales, value_scales = _factors(key_pages, scales)
-    score_scale = scale * key_factor
+    head = query.shape[2]
+    key_factor, value_factor, key_scales, value_scales = _factors(key_pages, call.scales)
+    score_scale = call.scale * key_factor
     tables, config = plan.tables, plan.config
     arguments = {
         "output": output,
@@ -164,7 +120,7 @@ def attention_launch(
         "values": value_pages,
         "key_scales": key_scales,
         "value_scales": value_scales,
-        "sinks": sinks,
+        "sinks": call.sinks,
         "block_tables": tables.block_tables,
         "context_lengths": tables.context_lengths,
         "query_starts": tables.query_starts,
@@ -182,7 +138,7 @@ def attention_launch(
         "tanh_factor": 0.0 if softcap is None else 2 * score_scale / softcap * _LOG2_E,
         "score_factor": (score_scale if softcap is None else softcap) * _LOG2_E,
         "output_factor": value_factor,
-        "GROUP": num_heads // num_kv_heads,
+        "GROUP": call.group,
         "BLOCK_SIZE": block_size,
         "HEAD": head,
         "HEAD_PADDED": _padded(head),
@@ -190,7 +146,7 @@ def attention_launch(
         "VALUE_PADDED": _padded(value_size),
         "ROWS": config.rows,
         "KEYS": config.keys,
-        "WINDOW": window or 0,
+        "WINDOW": call.window or 0,
         "SOFTCAP": softcap is not None,
         "KIND": cache_kind(key_pages.dtype),
         "UPCAST": _upcast(query),
@@ -218,11 +174,11 @@ def merge_launch(output: torch.Tensor, partial: torch.Tensor, log_sums: torch.Te
     return Launch(merge_kernel, (num_tokens, num_heads), arguments, {"num_warps": 4})
 
 
-def _splits(plan: AttentionPlan, key_pages: torch.Tensor, group: int, window: int | None, chip: Chip) -> int:
-    _, block_size, num_kv_heads, _ = key_pages.shape
+def _splits(plan: AttentionPlan, call: AttentionCall, chip: Chip) -> int:
+    _, block_size, num_kv_heads, _ = call.key_pages.shape
     longest = plan.tables.sizes.pages_per_row * block_size
-    if window is not None:
-        longest = min(longest, window - 1 + plan.config.rows // group)
+    if call.window is not None:
+        longest = min(longest, call.window - 1 + plan.config.rows // call.group)
     return choose_splits(plan.tables.sizes.num_tiles * num_kv_heads, longest, chip.num_processors)
 
 

@@ -3,7 +3,7 @@
 A decode row's context is cut at fixed positions, so a result doesn't depend on what else is in the batch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from pagefleet_kernels.cpu.arguments import check_address, check_dense
 from pagefleet_kernels.jit.library import NumbaLibrary
 from pagefleet_kernels.paged_attention.batch import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.gathered import gathered_attention
 
 # The kernel by what pages hold.
@@ -51,57 +52,37 @@ def why_not_stored(dtype: torch.dtype) -> str | None:
     return f"numba's kernels read pages of {names}, not of {found}"
 
 
-def paged_attention_numba(
-    library: NumbaLibrary,
-    query: torch.Tensor,  # [T, Hq, D]
-    key_pages: torch.Tensor,  # [N, block_size, H, D]
-    value_pages: torch.Tensor,  # [N, block_size, H, Dv]
-    batch: AttentionBatch,
-    *,
-    scale: float,
-    window: int | None = None,
-    softcap: float | None = None,
-    sinks: torch.Tensor | None = None,  # [Hq]
-) -> torch.Tensor:
-    plan = _plan(batch, window)
-    if plan.num_blocks > key_pages.shape[0]:
-        raise ValueError(f"block {plan.num_blocks - 1} is in a block table, but there are {key_pages.shape[0]} blocks")
+def paged_attention_numba(library: NumbaLibrary, call: AttentionCall) -> torch.Tensor:
+    plan = _plan(call.batch, call.window)
+    num_blocks = call.key_pages.shape[0]
+    if plan.num_blocks > num_blocks:
+        raise ValueError(f"block {plan.num_blocks - 1} is in a block table, but there are {num_blocks} blocks")
     if plan.prefill is None:
-        return _decoded(library, query, key_pages, value_pages, plan, scale, softcap, sinks).to(query.dtype)
-    out = query.new_empty(*query.shape[:2], value_pages.shape[3])
+        return _decoded(library, call, plan).to(call.query.dtype)
+    out = call.new_output()
     out[plan.prefill_tokens] = gathered_attention(
-        query[plan.prefill_tokens], key_pages, value_pages, plan.prefill, scale, window, softcap, sinks
+        replace(call, query=call.query[plan.prefill_tokens], batch=plan.prefill)
     )
     if len(plan.decode_tokens):
-        rows = query[plan.decode_tokens]
-        decoded = _decoded(library, rows, key_pages, value_pages, plan, scale, softcap, sinks)
+        decoded = _decoded(library, replace(call, query=call.query[plan.decode_tokens]), plan)
         out[plan.decode_tokens] = decoded.to(out.dtype)
     return out
 
 
-def _decoded(
-    library: NumbaLibrary,
-    query: torch.Tensor,  # [R, Hq, D]
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    plan: _Plan,
-    scale: float,
-    softcap: float | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
-    """Return the decode rows' outputs in float32."""
+def _decoded(library: NumbaLibrary, call: AttentionCall, plan: _Plan) -> torch.Tensor:
+    """Return the outputs in float32; the call's queries are the plan's decode rows."""
     # Not at the top: it imports numba.
     from pagefleet_kernels.paged_attention.numba import ARGUMENTS, TILE
 
+    key_pages, value_pages = call.key_pages, call.value_pages
     for name, pages in (("key pages", key_pages), ("value pages", value_pages)):
         check_dense(name, pages)
         check_address(name, pages)
-    num_rows, query_heads, key_size = query.shape
+    num_rows, query_heads, key_size = call.query.shape
     value_size, num_items = value_pages.shape[3], len(plan.items)
     threads = _num_threads(plan, key_pages, value_pages)
-    query = query.float().contiguous()
-    if sinks is not None:
-        sinks = sinks.float().contiguous()
+    query = call.query.float().contiguous()
+    sinks = None if call.sinks is None else call.sinks.float().contiguous()
     out = query.new_empty(num_rows, query_heads, value_size)
     parts = query.new_empty(num_items, query_heads * (value_size + 2))
     # A cache line apart, so that threads don't write to one line.
@@ -132,8 +113,8 @@ def _decoded(
         "value_page_stride": value_pages.stride(0) * value_pages.itemsize,
         "element_bytes": key_pages.itemsize,
         "part_bytes": parts.stride(0) * 4,
-        "scale": scale,
-        "softcap": softcap or 0.0,
+        "scale": call.scale,
+        "softcap": call.softcap or 0.0,
     }.items():
         arguments[name] = value
     library.run(STORED[key_pages.dtype], arguments.ctypes.data, threads)
