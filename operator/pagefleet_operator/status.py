@@ -8,15 +8,14 @@ from typing import Any
 
 from pagefleet_contract.names import COMPONENT_ENGINE, CONDITIONS, HTTP_PORT, service_selector
 from pagefleet_contract.status import Condition, Effective, InferenceServiceStatus, KVStatus, RolloutStatus
-from pagefleet_operator.conditions import REASON_LOADING, REASON_ROLLING_OUT, Verdict
+from pagefleet_operator.conditions import REASON_LOADING, Verdict
 from pagefleet_operator.manifests.metadata import Owner, without_absent
 from pagefleet_operator.observed import Manifest
 
 _MESSAGE_CHARACTERS = 4096
 _HOLDING_CHARACTERS = 2048  # what the schema takes
 _USED_PERCENT_STEP = 5
-# What is said about these is progress, told at once.
-_PROGRESS = (REASON_LOADING, REASON_ROLLING_OUT)
+_WITH_DIGITS = re.compile(r"\S*\d\S*")
 # What a roll waits for where a pod of it has trouble ends with the trouble's reason.
 _HOLDING_REASON = re.compile(r"\((\w+)\)$")
 
@@ -75,10 +74,10 @@ def worth_writing(
     new: Mapping[str, Any], old: Manifest, written_seconds: float | None, now: float, every: float
 ) -> Write:
     """Return the status if it says something new. Once in `every` seconds is enough for a share of the KV blocks that
-    moved by less than five points, and for other words about a trouble that is the same: a container that ends again
-    and again says each time something else."""
+    moved by less than five points, and for other numbers in the same sentences: a container that ends again and again
+    may tell each time how much memory was left."""
     now_said, said = _significant(new), _significant(old)
-    if _without_words(now_said) != _without_words(said):
+    if _without_numbers(now_said) != _without_numbers(said):
         return Write(new)
     used, was = ((status.get("kv") or {}).get("usedPercent") for status in (new, old))
     if used == was and now_said == said:
@@ -129,10 +128,13 @@ def _significant(status: Manifest) -> dict[str, Any]:
     return found
 
 
-def _without_words(significant: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is left when troubles are named by their reasons alone."""
+def _without_numbers(significant: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is left when messages have no numbers, but where they tell how far a load is. How many replicas there
+    are stands beside the messages, too; a trouble that holds a roll has a condition of its own."""
     conditions = {
-        kind: value if value.get("reason") in _PROGRESS else {**value, "message": ""}
+        kind: value
+        if value.get("reason") == REASON_LOADING
+        else {**value, "message": _WITH_DIGITS.sub("", value.get("message", ""))}
         for kind, value in significant.get("conditions", {}).items()
     }
     reason = _HOLDING_REASON.search(significant.get("rollout", {}).get("holding", ""))

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from pagefleet_operator.observed import Observed
+from pagefleet_operator.observed import Observed, Pod
 from tests.operator.builders import (
     NOW,
     after,
@@ -139,7 +139,7 @@ def test_a_roll_that_changes_much_names_the_first_and_counts_the_rest() -> None:
     assert started.message.endswith(" and 1 more")
 
 
-def test_other_words_about_the_same_trouble_are_written_once_in_a_while() -> None:
+def test_other_numbers_in_what_is_said_about_a_trouble_are_written_once_in_a_while() -> None:
     broken = with_status(with_pods(troubled("CrashLoopBackOff", "no room for 31 MB"), router()))
     assert planned(broken, now=NOW + timedelta(seconds=9)).status is None
     again = replace(broken, pods=with_pods(troubled("CrashLoopBackOff", "no room for 32 MB"), router()).pods)
@@ -151,7 +151,7 @@ def test_other_words_about_the_same_trouble_are_written_once_in_a_while() -> Non
     assert condition(planned(another, now=NOW + timedelta(seconds=9)), "Ready")[1] == "OOMKilled"
 
 
-def test_other_words_about_what_holds_a_roll_are_written_once_in_a_while() -> None:
+def test_other_numbers_in_what_holds_a_roll_are_written_once_in_a_while() -> None:
     def held(words: str) -> Observed:
         stuck = troubled("CrashLoopBackOff", words)
         return with_pods(pod("old", template_hash="older"), stuck, router())
@@ -161,6 +161,19 @@ def test_other_words_about_what_holds_a_roll_are_written_once_in_a_while() -> No
     assert planned(replace(rolling, pods=held("no room for 32 MB").pods), now=soon).status is None
     loading_again = replace(rolling, pods=(rolling.pods[0], *with_pods(pod(ready=False)).pods, router()))
     assert planned(loading_again, now=soon).status is not None
+
+
+def test_b08_another_trouble_of_one_replica_beside_those_that_serve_is_told_at_once() -> None:
+    def beside(missing: Pod) -> Observed:
+        return with_pods(pod("chat-engine-z", created_seconds=1.0), missing, router(), replicas=2)
+
+    waiting = with_status(beside(pod(ready=False)))
+    soon = NOW + timedelta(seconds=9)
+    broken = planned(replace(waiting, pods=beside(troubled("CrashLoopBackOff", "no model")).pods), now=soon)
+    assert "no model" in condition(broken, "Available")[2]
+    waiting = with_status(replace(waiting, pods=beside(troubled("CrashLoopBackOff", "no model")).pods))
+    other = planned(replace(waiting, pods=beside(troubled("CrashLoopBackOff", "no disk")).pods), now=soon)
+    assert "no disk" in condition(other, "Available")[2]
 
 
 def test_progress_is_written_at_once() -> None:
