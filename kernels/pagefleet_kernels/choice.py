@@ -12,7 +12,7 @@ from pagefleet_kernels.jit import NumbaLibrary, load_numba
 from pagefleet_kernels.jit.pages import NumbaPages
 from pagefleet_kernels.paged_attention.jit import why_not_stored
 from pagefleet_kernels.pages import PLAIN_PAGES, CppPages, PageKernels
-from pagefleet_kernels.prepacked_linear import why_not_onednn
+from pagefleet_kernels.prepacked_linear import Quantization, why_not_onednn
 from pagefleet_kernels.prepacked_linear.cpu import TYPES
 
 Mode = Literal["auto", "cpp", "numba", "triton", "plain"]
@@ -37,6 +37,11 @@ class Kernels:
     def library(self) -> CpuLibrary | None:
         """What fused layers and packed linear layers run on beside the operations on pages."""
         return self.pages.library if isinstance(self.pages, CppPages) else None
+
+    @property
+    def quantization(self) -> Quantization:
+        """What linear layers' weights are kept as; none is their own type."""
+        return "int8" if self.linears == "int8" else "none"
 
     @property
     def unquantised(self) -> "Kernels":

@@ -45,6 +45,7 @@ class Figures:
     bytes_per_block: int | None
     max_length_tokens: int | None
     dtype: str | None
+    quantization: str | None
     kv_dtype: str | None
     live_blocks: int | None
     notes: tuple[str, ...]

@@ -33,7 +33,7 @@ def effective(
     return Effective(
         max_length=config.model.max_length if figures is None else figures.max_length_tokens,
         dtype=_named(config.model.dtype) if figures is None else figures.dtype,
-        quantization=None if config.model.quantization == "none" else config.model.quantization,
+        quantization=_quantization(config.model.quantization, figures),
         kv_dtype=_named(kv_dtype) if figures is None else figures.kv_dtype,
         block_size=config.kv_cache.block_size if figures is None else figures.block_size,
         swap_mode=config.kv_cache.swap.mode,
@@ -96,6 +96,12 @@ def _used_percent(pods: tuple[Pod, ...]) -> int | None:
         if pod.figures is not None and pod.figures.live_blocks is not None and pod.figures.num_blocks
     ]
     return round(100 * sum(shares) / len(shares)) if shares else None
+
+
+def _quantization(asked: str, figures: Figures | None) -> str | None:
+    """Return what replicas say; those of older images don't."""
+    found = asked if figures is None or figures.quantization is None else figures.quantization
+    return None if found == "none" else found
 
 
 def _named(dtype: str) -> str | None:

@@ -23,6 +23,7 @@ class _Load(_Part):
 
 class _Info(_Part):
     dtype: str | None = None
+    quantization: str | None = None
     kv_dtype: str | None = None
     block_size: int | None = None
     num_blocks: int | None = None
@@ -73,6 +74,7 @@ def figures_of(content: bytes) -> Figures:
         bytes_per_block=info.bytes_per_block,
         max_length_tokens=info.max_length_tokens,
         dtype=info.dtype,
+        quantization=info.quantization,
         kv_dtype=info.kv_dtype,
         live_blocks=snapshot.blocks_live,
         notes=info.notes,

@@ -86,6 +86,7 @@ class EngineInfo:
     eos_token_ids: tuple[int, ...]
     step_milliseconds: int
     startup_table: tuple[tuple[str, str], ...]  # label, value: what the start-up table prints
+    quantization: str = "none"  # of linear layers' weights; none is dtype
     notes: tuple[str, ...] = ()  # where something in force is not what was asked, and why
 
 

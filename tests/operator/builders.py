@@ -67,6 +67,7 @@ def figures(**fields: Any) -> Figures:
         "bytes_per_block": 2_097_152,
         "max_length_tokens": 8000,
         "dtype": "bfloat16",
+        "quantization": None,
         "kv_dtype": "bfloat16",
         "live_blocks": 0,
         "notes": (),

@@ -20,6 +20,7 @@ STATE_PAGE: dict[str, Any] = {
     "load": {"stage": "warmup", "fraction": 1.0, "detail": ""},
     "info": {
         "dtype": "bfloat16",
+        "quantization": "int8",
         "kvDtype": "bfloat16",
         "blockSize": 16,
         "numBlocks": 512,

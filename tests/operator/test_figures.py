@@ -79,6 +79,7 @@ def test_a_state_page_becomes_figures_and_the_services_own_key_opens_it() -> Non
                 assert figures is not None
                 assert (figures.state, figures.in_flight, figures.live_blocks) == ("ready", 3, 41)
                 assert (figures.num_blocks, figures.block_size, figures.notes) == (500, 16, ("cut",))
+                assert (figures.dtype, figures.quantization, figures.kv_dtype) == ("bfloat16", "int8", "bfloat16")
                 assert figures.policy == {"max_queue": 7}
                 assert found.asked == [("GET", PATH_STATE, f"Bearer {service_key(ROOT_KEY, 'uid-1')}", b"")]
                 assert reader.news == [KEY]

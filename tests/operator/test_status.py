@@ -8,7 +8,7 @@ import pytest
 
 from pagefleet_contract.names import CONDITIONS
 from pagefleet_contract.status import InferenceServiceStatus
-from pagefleet_operator.observed import Observed, Trouble
+from pagefleet_operator.observed import Observed, Pod, Trouble
 from tests.operator.builders import (
     LLAMA_70B,
     NOW,
@@ -250,9 +250,21 @@ def test_the_status_has_counts_selector_url_and_figures() -> None:
     assert "quantization" not in effective
 
 
-def test_quantised_weights_are_in_force_and_told() -> None:
-    status = planned(with_pods(model={"uri": "simulated://llama-3.1-8b", "quantization": "int8"})).status
-    assert status is not None and status["effective"]["quantization"] == "int8"
+@pytest.mark.parametrize(
+    ("replicas", "told"),
+    [
+        ((), "int8"),
+        ((pod(figures=figures(quantization="int8")),), "int8"),
+        ((pod(figures=figures(quantization="none")),), None),
+        ((pod(figures=figures(quantization=None)),), "int8"),  # an older image's
+    ],
+)
+def test_the_weights_quantization_is_what_replicas_have_or_else_what_is_asked(
+    replicas: tuple[Pod, ...], told: str | None
+) -> None:
+    model = {"uri": "simulated://llama-3.1-8b", "quantization": "int8"}
+    status = planned(with_pods(*replicas, model=model)).status
+    assert status is not None and status["effective"].get("quantization") == told
 
 
 def test_what_this_version_does_not_do_stands_in_the_notes() -> None:

@@ -63,6 +63,7 @@ def test_a_model_of_int8_weights_is_proven_told_and_run(directory: Path) -> None
     loaded = load(directory, model={"uri": str(directory), "dtype": "bfloat16", "quantization": "int8"})
 
     table = dict(loaded.info.startup_table)
+    assert loaded.info.quantization == "int8"
     assert table["weights"].endswith(", linear layers in int8")
     assert "int8 weights packed for it, fused layers" in table["kernels"]
     key = SequenceKey("a", 0)
@@ -86,6 +87,7 @@ def test_what_is_in_force_is_told(directory: Path) -> None:
     info = load(directory).info
 
     assert (info.model_type, info.dtype, info.kv_dtype) == ("llama", "float32", "float32")
+    assert info.quantization == "none"
     assert (info.block_size, info.num_blocks, info.bytes_per_block) == (16, 20, 16 * 2 * 2 * 32 * 4)
     assert (info.vocab_size, info.eos_token_ids, info.step_milliseconds) == (260, (258,), 100)
     assert info.max_length_tokens == 320

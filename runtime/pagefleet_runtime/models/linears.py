@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 from pagefleet_kernels.choice import Kernels
 from pagefleet_kernels.decoder_layer import LayerMemory
 from pagefleet_kernels.gated_activation import Activation, gated_activation
-from pagefleet_kernels.prepacked_linear import MOST_INPUTS, PrepackedLinear, Quantization, WeightMemory
+from pagefleet_kernels.prepacked_linear import MOST_INPUTS, PrepackedLinear, WeightMemory
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.sharded_layers import RowParallelLinear
 
@@ -20,7 +20,7 @@ class LinearPacker:
     def __init__(self, kernels: Kernels) -> None:
         self._kind = kernels.linears
         self._library = kernels.library if kernels.linears in ("library", "int8") else None
-        self._quantization: Quantization = "int8" if kernels.linears == "int8" else "none"
+        self._quantization = kernels.quantization
         self._memory = WeightMemory()
         self.layer_memory = LayerMemory()
 

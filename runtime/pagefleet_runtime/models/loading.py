@@ -248,11 +248,12 @@ def _loaded(
         eos_token_ids=end_token_ids(model),
         step_milliseconds=config.scheduling.step_milliseconds or device.step_milliseconds,
         startup_table=(
-            *_startup_table(config, sizes, plan, dtypes, machine),
+            *_startup_table(config, share, dtypes, machine),
             ("device", device.name),
             ("kernels", ", ".join((share.proven.kernels_description, *share.graphs.description))),
             ("KV pages", executor.cache.why_no_huge_pages or "2 MiB where the system gives them"),
         ),
+        quantization=share.proven.kernels.quantization,
         notes=share.proven.notes + plan.notes + share.graphs.notes,
     )
     return LoadedModel(executor, info, step_cost)
@@ -296,8 +297,9 @@ def _widest(size: int | Sequence[int] | None, fallback: int) -> int:
 
 
 def _startup_table(
-    config: EngineConfig, sizes: LoadedSizes, plan: MemoryPlan, dtypes: Dtypes, machine: Machine
+    config: EngineConfig, share: _Share, dtypes: Dtypes, machine: Machine
 ) -> tuple[tuple[str, str], ...]:
+    sizes, plan = share.sizes, share.plan
     block_size = config.kv_cache.block_size
     block_bytes = plan.bytes_per_block * sizes.num_ranks
     per_token = block_bytes // block_size
@@ -306,7 +308,7 @@ def _startup_table(
     return (
         ("model", config.model.uri),
         ("dtype", dtypes.weights),
-        ("weights", describe_weights(sizes.weights_bytes, config.model.quantization)),
+        ("weights", describe_weights(sizes.weights_bytes, share.proven.kernels.quantization)),
         ("KV cache", f"{describe_bytes(plan.num_blocks * block_bytes)} of {dtypes.kv}, {per_token} B a token"),
         ("KV blocks", f"{plan.num_blocks} of {block_size} tokens"),
         ("KV tokens", str(plan.num_blocks * block_size)),

@@ -178,6 +178,7 @@ def _info(
             ("memory", f"{describe_bytes(device.memory_bytes)} ({device.memory_source})"),
             ("longest request", f"{plan.max_length_tokens} tokens"),
         ),
+        quantization=model.quantization,
         notes=(
             f"the model is simulated: no weights are loaded, text is made up, a token is a byte; step times are "
             f"{cost.origin}",
