@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_contract.names import CONDITION_MODEL_FITS, CONDITION_READY
+from pagefleet_contract.names import CONDITION_MODEL_FITS, CONDITION_PROGRESSING, CONDITION_READY
 
 Object = dict[str, Any]
 
@@ -19,7 +19,7 @@ class Readiness:
 
 def readiness(service: Object) -> Readiness:
     """Judge the service by what stands in its status for its newest spec. Ready in Kubernetes' sense, it may still lack
-    replicas; here it is ready with all of them."""
+    replicas or have older ones; here it is ready when all that are asked for run the newest spec, and no others."""
     generation = service["metadata"]["generation"]
     current = {
         condition["type"]: condition
@@ -31,11 +31,15 @@ def readiness(service: Object) -> Readiness:
         return Readiness(False, True, _said(fits))
     if ready is None:
         return Readiness(False, False, "the operator hasn't looked at it yet")
-    num_wanted, num_ready = service["spec"]["replicas"], service["status"].get("readyReplicas", 0)
-    if ready["status"] == "True" and num_ready < num_wanted:
-        why = f": {ready['message']}" if ready.get("message") else ""
-        return Readiness(False, False, f"{num_ready} of {num_wanted} replicas are ready{why}")
-    return Readiness(ready["status"] == "True", False, _said(ready))
+    num_wanted, status = service["spec"]["replicas"], service["status"]
+    if ready["status"] != "True" and num_wanted:  # one without replicas is never Ready, and as its spec wants it
+        return Readiness(False, False, _said(ready))
+    counts = {name: status.get(name, 0) for name in ("replicas", "updatedReplicas", "readyReplicas")}
+    if set(counts.values()) == {num_wanted}:
+        return Readiness(True, False, _said(ready))
+    progressing = current.get(CONDITION_PROGRESSING)
+    told = progressing["message"] if progressing else f"{counts['readyReplicas']} of {num_wanted} replicas are ready"
+    return Readiness(False, False, told)
 
 
 def _said(condition: Object) -> str:

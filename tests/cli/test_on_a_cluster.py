@@ -42,7 +42,7 @@ class Services:
             "lastTransitionTime": "2026-11-29T12:00:00Z",
         }
         body = {"status": {"observedGeneration": found["metadata"]["generation"], "conditions": [condition]}}
-        body["status"] |= {"readyReplicas": 1, "updatedReplicas": 1, "ready": "1/1"}
+        body["status"] |= {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "ready": "1/1"}
         self._objects.patch_namespaced_custom_object_status(GROUP, VERSION, NAMESPACE, PLURAL, name, body)
 
     def get(self, name: str) -> dict[str, Any]:

@@ -19,12 +19,17 @@ TABLE = {
 }
 
 
-def service(*conditions: tuple[str, str, str], generation: int = 2, num_ready: int = 1, **spec: Any) -> dict[str, Any]:
-    """A service with one replica whose conditions are of generation 2."""
+def service(
+    *conditions: tuple[str, str, str], generation: int = 2, num_ready: int = 1, num_older: int = 0, **spec: Any
+) -> dict[str, Any]:
+    """A service with one replica whose conditions are of generation 2; all replicas that are ready are there, and
+    `num_older` of them run an older spec."""
     return {
         "metadata": {"name": "chat", "namespace": "default", "generation": generation, "managedFields": [{}]},
         "spec": {"model": {"uri": "simulated://x"}, "replicas": 1, **spec},
         "status": {
+            "replicas": num_ready,
+            "updatedReplicas": num_ready - num_older,
             "readyReplicas": num_ready,
             "conditions": [
                 {"type": kind, "status": status, "reason": "Reason", "message": message, "observedGeneration": 2}
@@ -87,12 +92,24 @@ def test_objects_are_shown_without_the_bookkeeping_of_apply() -> None:
         (service(("Ready", "True", ""), ("ModelFits", "Unknown", "")), True, False, "Reason"),
         (service(("Ready", "True", ""), replicas=3, num_ready=2), False, False, "2 of 3 replicas are ready"),
         (
-            service(("Ready", "True", "no GPU is free"), replicas=3, num_ready=2),
+            service(("Ready", "True", ""), ("Progressing", "True", "no GPU is free"), replicas=3, num_ready=2),
             False,
             False,
-            "2 of 3 replicas are ready: no GPU is free",
+            "no GPU is free",
         ),
-        (service(("Ready", "True", ""), replicas=0, num_ready=0), True, False, "Reason"),
+        (
+            service(("Ready", "True", ""), ("Progressing", "True", "1 older one left"), num_ready=2, num_older=1),
+            False,
+            False,
+            "1 older one left",
+        ),
+        (service(("Ready", "False", "replicas is 0"), replicas=0, num_ready=0), True, False, "Reason: replicas is 0"),
+        (
+            service(("Ready", "False", "replicas is 0"), ("Progressing", "True", "1 left"), replicas=0, num_ready=1),
+            False,
+            False,
+            "1 left",
+        ),
         # What was said of another spec says nothing of this one.
         (service(("Ready", "True", ""), generation=3), False, False, "the operator hasn't looked at it yet"),
         (service(("ModelFits", "False", ""), generation=3), False, False, "the operator hasn't looked at it yet"),
