@@ -6,6 +6,7 @@ Credentials are read again when they are refused: tokens are replaced while we r
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -20,9 +21,12 @@ from pagefleet_contract.names import FIELD_MANAGER
 from pagefleet_operator.faults import TemporaryFault, fault_of
 
 JSON = "application/json"
-APPLY = "application/apply-patch+yaml"
+# With the charset it is not what the client recognises, so that the text goes out as `yaml_text` made it.
+APPLY = "application/apply-patch+yaml; charset=utf-8"
 MERGE = "application/merge-patch+json"
 _ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+_BELOW_U10000 = re.compile("[\x7f-\uffff]")
 
 # A list of a large cluster takes its time; nobody writes by it.
 _LIST_TIMEOUT_SECONDS = 60
@@ -36,6 +40,13 @@ async def load_configuration() -> Configuration:
     else:
         config.load_incluster_config(client_configuration=loaded)
     return loaded
+
+
+def yaml_text(body: Mapping[str, Any]) -> str:
+    """Return JSON that means the same as YAML, which has no pairs of surrogates for characters from U+10000 on, and
+    takes U+0085 and U+2028 for ends of lines."""
+    text = json.dumps(body, ensure_ascii=False)
+    return _BELOW_U10000.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class ClusterApi:
@@ -128,8 +139,9 @@ class ClusterApi:
         await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = settings.host + path + (f"?{urlencode(query)}" if query else "")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout)  # callers bound the whole
+        sent = yaml_text(body) if body is not None and content_type == APPLY else body
         answer = await self._client.rest_client.request(
-            method, url, headers=headers, body=body, _request_timeout=timeout
+            method, url, headers=headers, body=sent, _request_timeout=timeout
         )
         response: aiohttp.ClientResponse = answer.response
         return response
