@@ -83,11 +83,12 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class IntOrString:
-    """A text that people also write as a bare number, such as `cpu: 4`."""
+    """A text that people also write as a bare number, such as `cpu: 4`; the text's pattern isn't asked of the number,
+    which must not be below 0."""
 
     def __get_pydantic_json_schema__(self, core: Any, handler: _Handler) -> _Schema:
         schema = {keyword: value for keyword, value in handler(core).items() if keyword != "type"}
-        return schema | {"x-kubernetes-int-or-string": True}
+        return schema | {"minimum": 0, "x-kubernetes-int-or-string": True}
 
 
 @dataclass(frozen=True, slots=True)

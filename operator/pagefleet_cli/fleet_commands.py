@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pagefleet_local.fleet import Fleet
     from pagefleet_local.fleet_folder import FleetFolder
 
+# The most that Kubernetes' Scale holds. The definition allows fewer; the API server says how many.
+_MOST_REPLICAS = 2**31 - 1
+
 
 class Output(StrEnum):
     TABLE, WIDE, JSON, YAML, NAME = "table", "wide", "json", "yaml", "name"
@@ -190,8 +193,12 @@ def logs(
 
 def scale(
     service: Service,
-    count: Annotated[int | None, typer.Argument(metavar="REPLICAS", help="How many replicas.", min=0)] = None,
-    replicas: Annotated[int | None, typer.Option("--replicas", help="The same, as kubectl takes it.", min=0)] = None,
+    count: Annotated[
+        int | None, typer.Argument(metavar="REPLICAS", help="How many replicas.", min=0, max=_MOST_REPLICAS)
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", help="The same, as kubectl takes it.", min=0, max=_MOST_REPLICAS)
+    ] = None,
     namespace: Namespace = "default",
     state: State = None,
     kubeconfig: Kubeconfig = None,

@@ -109,6 +109,8 @@ def test_stopping_what_does_not_run_is_no_mistake(tmp_path: Path) -> None:
     [
         ["get", "-o", "xml"],
         ["scale", "chat", "-1"],
+        ["scale", "chat", str(2**31)],
+        ["scale", "chat", "--replicas", str(10**20)],
         ["scale", "chat"],
         ["wait"],
         ["get", "chat", "-A"],

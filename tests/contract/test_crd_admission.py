@@ -224,6 +224,7 @@ def test_the_smallest_service_shows_every_default_that_is_a_constant(api: client
         ({"accelerator": {"memory": "80 GB"}}, "spec.accelerator.memory in body should match"),
         ({"model": {"uri": "meta-llama/Llama-3.1-8B"}}, "spec.model.uri in body should match"),
         ({"podTemplate": {"env": [{"name": "A", "value": ""}, {"name": "A", "value": ""}]}}, "Duplicate value"),
+        ({"podTemplate": {"resources": {"limits": {"cpu": -3}}}}, "should be greater than or equal to 0"),
         ({"podTemplate": {"imagePullSecrets": ["a", "a"]}}, "Duplicate value"),
     ],
 )
