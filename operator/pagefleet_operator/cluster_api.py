@@ -87,7 +87,7 @@ class ClusterApi:
         except TimeoutError as error:
             raise TemporaryFault("Timeout", f"{what}: no answer within {timeout:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise TemporaryFault("ConnectionLost", f"{what}: {error or type(error).__name__}") from error
+            raise TemporaryFault("ConnectionLost", f"{what}: {str(error) or type(error).__name__}") from error
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         return await self.request("GET", path, query)
@@ -119,7 +119,7 @@ class ClusterApi:
         except TimeoutError as error:
             raise TemporaryFault("Timeout", f"{what}: no answer within {self._timeout:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise TemporaryFault("ConnectionLost", f"{what}: {error or type(error).__name__}") from error
+            raise TemporaryFault("ConnectionLost", f"{what}: {str(error) or type(error).__name__}") from error
         try:
             yield _lines(response, what)
         finally:
@@ -171,4 +171,4 @@ async def _lines(response: aiohttp.ClientResponse, what: str) -> AsyncIterator[d
                 raise fault_of(int(event["object"].get("code") or 500), event["object"], what)
             yield event
     except (aiohttp.ClientError, OSError) as error:
-        raise TemporaryFault("ConnectionLost", f"{what}: {error or type(error).__name__}") from error
+        raise TemporaryFault("ConnectionLost", f"{what}: {str(error) or type(error).__name__}") from error

@@ -131,7 +131,7 @@ class FiguresBook:
         except httpx2.TimeoutException:
             return f"no answer within {self._pace.timeout:g} s"
         except (httpx2.HTTPError, OSError) as error:
-            return f"not reached: {error or type(error).__name__}"
+            return f"not reached: {str(error) or type(error).__name__}"
         except NoStatePage as error:
             return str(error)
 

@@ -114,7 +114,7 @@ class ModelFactsBook:
         except (UnknownShape, _NotFound) as error:
             return ModelFacts(fault=str(error))
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError) as error:
-            return ModelFacts(fault=f"the hub {self._hub_url} wasn't reached: {error or type(error).__name__}")
+            return ModelFacts(fault=f"the hub {self._hub_url} wasn't reached: {str(error) or type(error).__name__}")
         return ModelFacts(
             shape,
             weights,

@@ -226,7 +226,7 @@ def test_a_drain_takes_nothing_new_and_lets_the_rest_finish() -> None:
         await settle()
         assert not drained.done()
         await stage.step(token("a", 1, 0, "stop"))
-        await asyncio.wait_for(drained, 1)
+        await asyncio.wait_for(drained, 10)
         assert [output.finish_reason async for output in stream] == ["stop"]
 
     played(scene)

@@ -220,7 +220,7 @@ async def watch(api: Api, path: str, parameters: Mapping[str, str]) -> AsyncGene
                 continue
             if isinstance(error, ApiError) and error.code in (403, 404):
                 version = ""  # what was allowed before may be another object's place now
-            _log.info("watch of %s is taken up again in %.1f s: %s", path, backoff, error or type(error).__name__)
+            _log.info("watch of %s is taken up again in %.1f s: %s", path, backoff, str(error) or type(error).__name__)
             await asyncio.sleep(backoff * random.uniform(0.8, 1.2))
             backoff = min(backoff * 2, 10)
 

@@ -139,7 +139,7 @@ class PodWorker:
             except TROUBLE as error:
                 if isinstance(error, ApiError) and error.code in (404, 409):
                     return
-                _log.info("pod %s waits for its removal: %s", name_of(pod), error or type(error).__name__)
+                _log.info("pod %s waits for its removal: %s", name_of(pod), str(error) or type(error).__name__)
             await asyncio.sleep(_RETRY_SECONDS)
 
 

@@ -38,7 +38,7 @@ class Registration:
                 await self._renew()
                 pause = RENEW_SECONDS
             except TROUBLE as error:
-                _log.warning("the node can't tell the API server that it lives: %s", error or type(error).__name__)
+                _log.warning("the node can't tell the API server that it lives: %s", str(error) or type(error).__name__)
                 self._heartbeat_due = 0.0
                 pause = min(pause * 2, RENEW_SECONDS / 2)
             await asyncio.sleep(pause)

@@ -56,7 +56,7 @@ class StatusWriter:
                     )
                     self._written = status
                     return
-                _log.info("status of pod %s waits: %s", name_of(pod), error or type(error).__name__)
+                _log.info("status of pod %s waits: %s", name_of(pod), str(error) or type(error).__name__)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 

@@ -92,11 +92,12 @@ def check_a02(engine: KernelEngine, reference: Reference, length: int, max_token
 def check_a11(engine: KernelEngine, reference: Reference, seed: int, count: int) -> None:
     """Requests with a common head that come and leave while the pool is too small for them."""
     draw = random.Random(seed)
-    prompts, leaving = {}, dict[str, int]()
+    prompts, leaving, lengths = {}, dict[str, int](), {}
     for index in range(count):
         name = f"{index}"
         prompts[name] = [*_HEAD, *(draw.randrange(256) for _ in range(draw.randint(1, 40)))]
-        engine.submit(name, prompts[name], draw.randint(8, 48), 2 if draw.random() < 0.1 else 1)
+        lengths[name] = draw.randint(8, 48)
+        engine.submit(name, prompts[name], lengths[name], 2 if draw.random() < 0.1 else 1)
         if draw.random() < 0.2:
             leaving[name] = draw.randint(0, 30)
         for _ in range(draw.randint(0, 4)):
@@ -106,6 +107,7 @@ def check_a11(engine: KernelEngine, reference: Reference, seed: int, count: int)
     engine.run(64)
     answered = {key: answer for key, answer in engine.answers.items() if answer.ended}
     for (name, _), answer in answered.items():
+        assert len(answer.ids) == lengths[name]
         reference.check_greedy(prompts[name], answer.ids)
     assert len(answered) >= count * 0.7
     snapshot = engine.snapshot()
