@@ -1,5 +1,7 @@
 """The prefix index alone: what is found, and what never is."""
 
+from collections import Counter
+
 from pagefleet_runtime.prefix_index import Node, PrefixIndex
 
 KEY = b"k"
@@ -25,7 +27,7 @@ def test_finds_a_block_behind_its_own_parent_only() -> None:
     assert find(index, root, (5, 6)) is None
 
 
-def test_equal_digests_with_other_tokens_or_another_parent_are_misses() -> None:
+def test_equal_digests_with_other_tokens_are_misses() -> None:
     index = PrefixIndex(KEY, 2, digest_bytes=1)
     root = index.hold_root("")
     found, collisions = 0, 0
@@ -39,6 +41,19 @@ def test_equal_digests_with_other_tokens_or_another_parent_are_misses() -> None:
         assert hit is None or hit.tokens == tokens
     assert found <= 256
     assert collisions == 1000 - found
+
+
+def test_a13_equal_digests_of_equal_tokens_behind_another_parent_are_misses() -> None:
+    index = PrefixIndex(KEY, 2, digest_bytes=1)
+    root, tokens = index.hold_root(""), (7, 7)
+    beginnings = [index.extend(root, index.child_digest(root.digest, (n, n)), (n, n), n) for n in range(100, 300)]
+    parents = [node for node in beginnings if node is not None]
+    digests = Counter(index.child_digest(parent.digest, tokens) for parent in parents)
+    assert max(digests.values()) > 1, "no two beginnings give the chunk one digest: this proves nothing"
+    for number, parent in enumerate(parents):
+        node = index.extend(parent, index.child_digest(parent.digest, tokens), tokens, 1000 + number)
+        assert node is None or node.parent is parent
+        assert find(index, parent, tokens) is node
 
 
 def test_namespaces_share_nothing() -> None:
