@@ -15,7 +15,7 @@ Schema = Mapping[str, Any]
 
 
 def check_fields(file: Path) -> None:
-    """Raise FleetError where a service in the file has a field that there isn't. What can't be read is left to kubectl."""
+    """Raise FleetError where a service in the file has a field that isn't one. What can't be read is kubectl's."""
     try:
         documents = list(yaml.safe_load_all(file.read_text("utf-8")))
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: no text, or 2026-13-45, which looks like a date
