@@ -49,6 +49,7 @@ def test_b16_open_streams_end_normally_and_new_requests_find_a_replica(fleet: Fl
     fleet.cluster.wait_for("2 ready", KIND, namespace, "chat", lambda found: _settled(2, found))
     url = fleet.url(namespace, "chat")
     threads, faults = _long_streams(url, 20, 400)
+    fleet.wait_for_in_flight(namespace, "chat", 20)
     with streams(url, "chat", clients=1, max_tokens=4) as short:
         if what == "scale-down":
             fleet.cluster.scale(namespace, "chat", 1)

@@ -212,3 +212,17 @@ def test_b11_deleting_leaves_nothing_behind(fleet: Fleet, namespace: str) -> Non
     fleet.cluster.apply(service(namespace))
     again = fleet.cluster.wait_for("Ready again", KIND, namespace, "chat", _ready)
     assert again["metadata"]["uid"] != found["metadata"]["uid"]
+
+
+def test_b11_deleting_while_pods_cannot_come_up_leaves_nothing_behind(fleet: Fleet, namespace: str) -> None:
+    nowhere = service(namespace, "nowhere", podTemplate={"nodeSelector": {"zone": "nowhere"}})
+    imageless = service(namespace, "imageless", image="registry.invalid/x:1")
+    for manifest in (nowhere, imageless):
+        name = manifest["metadata"]["name"]
+        fleet.cluster.apply(manifest)
+        fleet.cluster.wait(f"a pod of {name}", "Pod", namespace, lambda pods: bool(pods), 30, _engines(name))
+        fleet.cluster.delete(KIND, namespace, name)
+    for name in ("nowhere", "imageless"):
+        fleet.cluster.wait_for(f"no {name}", KIND, namespace, name, lambda found: found is None, 30)
+        for kind in _CHILD_KINDS:
+            fleet.cluster.wait(f"no {kind}", kind, namespace, lambda left: not left, 60, f"{LABEL_SERVICE}={name}")

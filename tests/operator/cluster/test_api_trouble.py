@@ -185,7 +185,7 @@ def test_an_absent_crd_is_said_and_ends_the_operator(bed: Bed) -> None:
             operator.kill()
 
 
-def test_a_right_that_is_taken_away_is_said_and_fails_health(bed: Bed, operator: Operator) -> None:
+def test_b20_a_right_that_is_taken_away_is_said_and_fails_health(bed: Bed, operator: Operator) -> None:
     assert operator.is_live()
     bed.grant(without=("pods",))
     wait_until("liveness fails", lambda: not operator.is_live(), 60)
@@ -194,7 +194,7 @@ def test_a_right_that_is_taken_away_is_said_and_fails_health(bed: Bed, operator:
     wait_until("it is live again, or ended to be restarted", lambda: operator.is_live() or _ended(operator), 60)
 
 
-def test_without_the_right_to_list_it_never_gets_ready_and_ends(bed: Bed) -> None:
+def test_b20_without_the_right_to_list_it_never_gets_ready_and_ends(bed: Bed) -> None:
     bed.grant(without=("services",))
     operator = bed.operator().start()
     try:

@@ -46,7 +46,7 @@ def _notes(bed: Bed) -> str:
     return str(((found.get("status") or {}).get("effective") or {}).get("notes", ""))
 
 
-def test_pod_monitors_come_with_their_api_and_its_absence_harms_nothing(bed: Bed) -> None:
+def test_b11_pod_monitors_come_with_their_api_and_its_absence_harms_nothing(bed: Bed) -> None:
     with bed.operator(podMonitors="Enabled").running() as operator:
         bed.cluster.create(service(bed.namespace))
         bed.cluster.wait_for("an engine", "Deployment", bed.namespace, "chat-engine", lambda found: found is not None)
