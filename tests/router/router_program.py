@@ -49,11 +49,14 @@ class RouterProgram:
         except httpx2.TransportError:
             return 0
 
-    def wait_until(self, holds: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
+    def wait_until(
+        self, holds: Callable[[], bool], seconds: float = _PATIENCE_SECONDS, found: Callable[[], str] = lambda: ""
+    ) -> None:
+        """Fails with the log, and with what is found when time has run out."""
         limit = time.monotonic() + seconds
         while not holds():
             assert self.process.poll() is None, f"the router ended with {self.process.returncode}:\n{self.log}"
-            assert time.monotonic() < limit, f"it didn't come about in {seconds} s:\n{self.log}"
+            assert time.monotonic() < limit, f"it didn't come about in {seconds} s: {found()}\n{self.log}"
             time.sleep(_POLL_SECONDS)
 
     def wait_ready(self) -> None:
