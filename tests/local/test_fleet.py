@@ -135,7 +135,7 @@ def test_a_killed_node_is_started_again_and_the_service_answers_meanwhile(machin
     node = Processes(machine.state).find(NODE)
     assert node is not None and engine
     os.kill(node.pid, signal.SIGKILL)
-    assert wait_for(lambda: Processes(machine.state).find(NODE) is None, 10)
+    assert wait_for(lambda: Processes(machine.state).find(NODE) is None, 30)
     url = machine.up(manifest).splitlines()[0]
     assert answer(url) == "length"
     assert set(engine) <= set(machine.processes())

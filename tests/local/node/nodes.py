@@ -148,7 +148,7 @@ def is_ready(found: Object) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def eventually(what: str, condition: Callable[[], bool], seconds: float = 10) -> None:
+def eventually(what: str, condition: Callable[[], bool], seconds: float = 30) -> None:
     """Wait for what no watch shows."""
     began = time.monotonic()
     for _ in attempts(seconds, 0.02):

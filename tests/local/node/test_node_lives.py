@@ -151,7 +151,7 @@ def test_two_deletions_with_a_shorter_grace_end_it_sooner(cluster: Cluster, name
     cluster.delete("Pod", namespace, "deaf")
     cluster.wait_for("its end", "Pod", namespace, "deaf", lambda p: bool(p and "deletionTimestamp" in p["metadata"]))
     cluster.delete("Pod", namespace, "deaf", gracePeriodSeconds=1)
-    cluster.wait("no pods", "Pod", namespace, lambda found: not found, 10)
+    cluster.wait("no pods", "Pod", namespace, lambda found: not found, 30)
 
 
 def test_a_pod_with_a_finalizer_ends_its_processes_and_waits_for_it(cluster: Cluster, namespace: str) -> None:

@@ -182,7 +182,7 @@ def test_a_missing_secret_is_waited_for_with_an_event(cluster: Cluster, namespac
     found = cluster.get("Pod", namespace, "waits")
     assert found and state_reason(found) == "ContainerCreating" and found["status"]["phase"] == "Pending"
     cluster.apply(secret("keys", namespace, tenant="key"))
-    until(cluster, namespace, "ready", is_ready, 5)
+    until(cluster, namespace, "ready", is_ready, 20)
 
 
 def test_a_missing_key_in_the_environment_is_a_config_error_until_it_is_there(cluster: Cluster, namespace: str) -> None:
@@ -192,7 +192,7 @@ def test_a_missing_key_in_the_environment_is_a_config_error_until_it_is_there(cl
     message = container_status(found)["state"]["waiting"]["message"]
     assert message == f'secret "late" not found in namespace {namespace}'
     cluster.apply(secret("late", namespace, key="x"))
-    until(cluster, namespace, "ready", is_ready, 5)
+    until(cluster, namespace, "ready", is_ready, 20)
 
 
 def test_an_unknown_image_ends_in_a_pull_error(cluster: Cluster, namespace: str, node: RunningNode) -> None:
@@ -201,7 +201,7 @@ def test_an_unknown_image_ends_in_a_pull_error(cluster: Cluster, namespace: str,
     message = container_status(found)["state"]["waiting"]["message"]
     assert "registry.invalid/x:1" in message and IMAGE in message
     cluster.delete("Pod", namespace, "other")
-    cluster.wait("no pods", "Pod", namespace, lambda found: not found, 5)
+    cluster.wait("no pods", "Pod", namespace, lambda found: not found, 20)
 
 
 def test_a_command_that_is_not_there_is_a_start_error(cluster: Cluster, namespace: str) -> None:
@@ -227,7 +227,7 @@ def test_a_pod_that_asks_for_the_machine_waits_with_every_reason(cluster: Cluste
     for part in ("hostNetwork", "privileged", "hostPath", "mountPath /host"):
         assert part in container_status(found)["state"]["waiting"]["message"]
     cluster.delete("Pod", namespace, "greedy")
-    cluster.wait("no pods", "Pod", namespace, lambda found: not found, 5)
+    cluster.wait("no pods", "Pod", namespace, lambda found: not found, 20)
 
 
 def test_memory_over_the_limit_ends_the_container_as_oom_killed(cluster: Cluster, namespace: str) -> None:

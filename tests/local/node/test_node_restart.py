@@ -112,7 +112,7 @@ def _process(node: RunningNode, pod_name: str) -> int:
 
 def _kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    assert wait_for(lambda: not Path(f"/proc/{pid}/cwd").exists(), 5)
+    assert wait_for(lambda: not Path(f"/proc/{pid}/cwd").exists(), 30)
 
 
 def test_stopped_pods_start_again_with_the_next_node_without_a_back_off(
@@ -146,6 +146,6 @@ def test_the_node_follows_again_when_the_api_server_was_away(
     control_plane.processes.stop("kube-apiserver", 15)
     control_plane.start()
     cluster.create(pod("after", namespace, *SLEEP))
-    cluster.wait("both pods", "Pod", namespace, lambda found: [is_ready(p) for p in found] == [True, True], 30)
+    cluster.wait("both pods", "Pod", namespace, lambda found: [is_ready(p) for p in found] == [True, True], 60)
     assert all(container_status(p)["restartCount"] == 0 for p in cluster.all("Pod", namespace))
     ready(cluster, node.name)

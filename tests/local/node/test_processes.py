@@ -150,6 +150,7 @@ def test_memory_that_only_an_end_would_free_is_counted_and_its_limit_called(tmp_
         called = asyncio.Event()
         program = "import time; held = bytearray(64 << 20); print('up', flush=True); time.sleep(600)"
         process = Process.start(python(program, tmp_path), tmp_path / "out")
+        eventually("all of it held", lambda: "up" in (tmp_path / "out").read_text())
         watch = MemoryWatch()
         watch.add(process.pid, 32 << 20, called.set)
         task = asyncio.create_task(watch.run())

@@ -175,7 +175,7 @@ def test_an_absent_crd_is_said_and_ends_the_operator(bed: Bed) -> None:
         operator = bed.operator(kubeconfig=api.kubeconfig).start()
         try:
             wait_until("it answers", lambda: operator.answers(PATH_READY) is not None)
-            wait_until("it says why it isn't ready", lambda: "isn't installed" in operator.text(PATH_READY), 10)
+            wait_until("it says why it isn't ready", lambda: "isn't installed" in operator.text(PATH_READY), 30)
             assert operator.answers(PATH_READY) == 503
             assert operator.is_live()
             assert operator.process is not None
