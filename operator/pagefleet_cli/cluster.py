@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -72,7 +73,7 @@ class Cluster:
 
     def log_lines(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
         """Yield the lines of a pod's log, for as long as it is followed."""
-        with self._send("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}/log", query, timeout=None) as response:
+        with self._answer("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}/log", query, timeout=None) as response:
             pending = b""
             for piece in response.stream(1 << 16, decode_content=True):
                 *lines, pending = (pending + piece).split(b"\n")
@@ -88,11 +89,21 @@ class Cluster:
         body: Object | None = None,
         accept: str = _JSON,
     ) -> Object:
-        with self._send(method, path, query or {}, body, accept) as response:
-            found: Object = json.loads(response.read())
-            return found
+        with self._answer(method, path, query or {}, body, accept) as response:
+            content = response.read()
+        try:
+            found = json.loads(content)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise FleetError(
+                f"{self._server} answers, but not as an API server does: {_beginning(content)}; is it the server that"
+                " the kubeconfig should name?"
+            )
+        return found
 
-    def _send(
+    @contextmanager
+    def _answer(
         self,
         method: str,
         path: str,
@@ -100,7 +111,7 @@ class Cluster:
         body: Object | None = None,
         accept: str = _JSON,
         timeout: float | None = _TIMEOUT_SECONDS,
-    ) -> urllib3.HTTPResponse:
+    ) -> Iterator[urllib3.HTTPResponse]:
         headers = {"Accept": accept} | ({"Content-Type": "application/merge-patch+json"} if body else {})
         request = self._api.param_serialize(
             method,
@@ -110,16 +121,15 @@ class Cluster:
             body=body,
             auth_settings=["BearerToken"],
         )
+        wrong = f"nothing answers at {self._server}"
         try:
-            response = self._api.call_api(*request, _request_timeout=timeout).response
+            with self._api.call_api(*request, _request_timeout=timeout).response as response:
+                wrong = f"{self._server} broke off in the middle of an answer"
+                if response.status >= 400:
+                    raise _refusal(response.status, response.read())
+                yield response
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise FleetError(
-                f"nothing answers at {self._server}; if it is the local fleet, `pagefleet up` starts it"
-            ) from error
-        if response.status >= 400:
-            raise _refusal(response.status, response.read())
-        answer: urllib3.HTTPResponse = response
-        return answer
+            raise FleetError(f"{wrong}; if it is the local fleet, `pagefleet up` starts it") from error
 
 
 class NotFound(FleetError):
@@ -147,10 +157,14 @@ def _refusal(status: int, body: bytes) -> FleetError:
     try:
         said = json.loads(body)
         message, details = said["message"], said.get("details") or {}
-    except (ValueError, KeyError):
-        return FleetError(f"the API server answered {status}: {body.decode(errors='replace').strip()[:300]}")
+    except (ValueError, KeyError, TypeError):
+        return FleetError(f"the API server answered {status}: {_beginning(body)}")
     if status != 404:
         return FleetError(str(message))
     if "name" not in details:  # no object is missing, but the kind itself
         return NotFound("the cluster knows no InferenceService; install the chart, or `pagefleet up` for a local fleet")
     return NotFound(f"{details['name']} not found: {message}; `pagefleet get -A` lists what there is")
+
+
+def _beginning(content: bytes) -> str:
+    return " ".join(content[:300].decode(errors="replace").split()) or "nothing"

@@ -3,6 +3,7 @@
 import http.client
 import json
 import queue
+import shlex
 import threading
 import time
 import urllib.request
@@ -99,7 +100,7 @@ def curl(url: str, service: Object) -> str:
     key = ' -H "authorization: Bearer $API_KEY"' if spec.get("tenancy", {}).get("apiKeysSecret") else ""
     host = urlsplit(url).hostname or ""
     direct = " --noproxy '*'" if "http" in urllib.request.getproxies() and not urllib.request.proxy_bypass(host) else ""
-    return f"curl{direct} {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'"
+    return f"curl{direct} {url}/v1/chat/completions -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
 
 
 def logs(

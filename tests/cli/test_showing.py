@@ -1,6 +1,7 @@
 """What the command prints of services, and when it says that one is ready."""
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -127,3 +128,9 @@ def test_the_curl_names_the_model_and_a_key_where_one_is_needed() -> None:
     named = service(tenancy={"apiKeysSecret": "keys"})
     named["spec"]["model"]["servedName"] = "llama"
     assert '"model": "llama"' in curl("http://x", named) and "Bearer $API_KEY" in curl("http://x", named)
+
+
+def test_a_name_with_quotes_does_not_end_the_text_that_a_shell_is_given() -> None:
+    named = service()
+    named["spec"]["model"]["servedName"] = "it's; echo $HOME 'x"
+    assert json.loads(shlex.split(curl("http://x", named))[-1])["model"] == "it's; echo $HOME 'x"
