@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # A reason that begins so is a sentence about the machine (no GPU, no root), not a test that was given up.
-_ALLOWED = "this machine "
+_ALLOWED = "this machine"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -124,16 +124,13 @@ def test_wrong_arguments_end_with_2_and_how_to_ask_for_help(arguments: list[str]
     assert done.returncode == 2 and "Traceback" not in done.stderr and "Error: " in done.stderr
 
 
-def test_help_of_everything_answers_in_half_a_second() -> None:
-    for command in ("", "up", "get", "logs", "scale"):
-        began = time.monotonic()
-        subprocess.run([COMMAND, *command.split(), "--help"], check=True, capture_output=True, timeout=20)
-        seconds = time.monotonic() - began
-        # A busy machine may take longer once: what counts is what is loaded.
-        loaded = subprocess.run(
-            [sys.executable, "-X", "importtime", "-c", "import pagefleet_cli.main"], capture_output=True, check=True
-        ).stderr.decode()
-        assert seconds < 0.5 or not any(name in loaded for name in ("kubernetes", "pydantic", "cryptography", "torch"))
+@pytest.mark.parametrize("command", ["", "up", "get", "logs", "scale"])
+def test_help_loads_nothing_that_takes_long(command: str) -> None:
+    timed = [sys.executable, "-X", "importtime", COMMAND, *command.split(), "--help"]
+    done = subprocess.run(timed, check=True, capture_output=True, text=True, timeout=60)
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "pagefleet_cli" in loaded
+    assert not {"kubernetes", "cryptography", "torch", "aiohttp"} & loaded
 
 
 def test_the_printed_definition_is_the_generated_one() -> None:
