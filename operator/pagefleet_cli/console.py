@@ -6,6 +6,12 @@ import time
 _SAID_EVERY_SECONDS = 15.0
 
 
+def printable(text: str) -> str:
+    """Return the text with control characters spelled out: a model's address or a container's last words are
+    somebody else's, and must give the terminal no orders."""
+    return "".join(each if each.isprintable() or each == "\n" else ascii(each)[1:-1] for each in text)
+
+
 class Console:
     """Shows what a long step does; a log that isn't a terminal gets a line when the step changes, and every 15 s."""
 
@@ -16,6 +22,7 @@ class Console:
         self._said = 0.0
 
     def doing(self, text: str) -> None:
+        text = printable(text)
         if self._is_terminal:
             sys.stderr.write(f"\r\x1b[K{text} …")
             self._open_line = True
@@ -29,7 +36,7 @@ class Console:
 
     def done(self, text: str) -> None:
         self.clear()
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
 
     def clear(self) -> None:

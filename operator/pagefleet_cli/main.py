@@ -8,6 +8,7 @@ from typing import NoReturn
 import typer
 
 from pagefleet_cli import fleet_commands
+from pagefleet_cli.console import printable
 from pagefleet_local.errors import FleetError
 
 app = typer.Typer(
@@ -45,4 +46,4 @@ def main() -> None:
     try:
         app()
     except FleetError as error:
-        sys.exit(f"pagefleet: {error}")
+        sys.exit(f"pagefleet: {printable(str(error))}")

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from pagefleet_cli.console import printable
+
 Object = dict[str, Any]
 
 
@@ -66,7 +68,7 @@ def as_yaml(found: Object) -> str:
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value))
 
 
 def _plain(found: Object) -> Object:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from pagefleet_cli.console import Console
 from pagefleet_cli.printing import as_json, as_names, as_table, as_yaml, changed_lines
 from pagefleet_cli.readiness import readiness
 from pagefleet_cli.services import curl
@@ -134,3 +135,10 @@ def test_a_name_with_quotes_does_not_end_the_text_that_a_shell_is_given() -> Non
     named = service()
     named["spec"]["model"]["servedName"] = "it's; echo $HOME 'x"
     assert json.loads(shlex.split(curl("http://x", named))[-1])["model"] == "it's; echo $HOME 'x"
+
+
+def test_what_somebody_else_wrote_gives_the_terminal_no_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"cells": ["chat", "für 😀\x1b[2J\u009b31m\u202e", None], "object": {"metadata": {}}}
+    assert as_table(TABLE | {"rows": [row]}, wide=False, with_namespace=False).endswith(r"für 😀\x1b[2J\x9b31m\u202e")
+    Console().done("chat: \x1b[2J\nnext")
+    assert capsys.readouterr().err == "chat: \\x1b[2J\nnext\n"
