@@ -16,7 +16,7 @@ from pagefleet_operator.faults import AbsentFault, Fault, LeavingFault, NameTake
 from pagefleet_operator.figures import FiguresBook
 from pagefleet_operator.kinds import INFERENCE_SERVICE, POD, POD_MONITOR, kind_named, kind_of
 from pagefleet_operator.leadership import Fence
-from pagefleet_operator.strangers import check_owner, not_held_back, unmade
+from pagefleet_operator.strangers import check_owner, in_one, not_held_back, unmade
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Applier:
         for (kind, name), fault in taken.items():
             self._on_write(kind, "refused")
             logger.warning("apply %s %s: %s", kind, name, fault.message, extra=_extra(key))
-        num_done, faults = 0, list[Fault](taken.values())
+        num_done, faults = 0, list[Fault](in_one(taken.values()))
         for action in not_held_back(actions, taken.keys(), children):
             if faults and isinstance(action, Delete):
                 continue

@@ -1,6 +1,6 @@
 """Objects that bear the names of children to be made: whether they are ours, and what waits where one isn't. Pure."""
 
-from collections.abc import Set
+from collections.abc import Collection, Set
 
 from pagefleet_operator.actions import Action, Apply, Delete
 from pagefleet_operator.children import Children, Key, key_of
@@ -32,6 +32,11 @@ def check_owner(found: Manifest, owner: str | None, own: str, other_service: str
         raise TemporaryFault("NameStillTaken", message)
     # Names that are cut can be met by another service's whole one.
     raise NameTakenFault(f"{what} belongs to the InferenceService {other_service}; give this service another name")
+
+
+def in_one(taken: Collection[NameTakenFault]) -> tuple[NameTakenFault, ...]:
+    """Return one fault for all of them, if there are any: who has to delete objects wants to know which at once."""
+    return (NameTakenFault("; ".join(fault.message for fault in taken)),) if taken else ()
 
 
 def not_held_back(actions: tuple[Action, ...], taken: Set[Key], live: Children) -> tuple[Action, ...]:

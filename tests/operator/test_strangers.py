@@ -7,7 +7,7 @@ import pytest
 from pagefleet_operator.actions import Action, AnnotatePod, Apply, Delete, SetPolicy
 from pagefleet_operator.children import Key
 from pagefleet_operator.faults import NameTakenFault, TemporaryFault
-from pagefleet_operator.strangers import check_owner, not_held_back, unmade
+from pagefleet_operator.strangers import check_owner, in_one, not_held_back, unmade
 from tests.operator.builders import all_live, applied, edited, engine, observed, planned, serving
 
 LIVE: Key = ("ConfigMap", "chat-live")
@@ -86,3 +86,11 @@ def test_somebody_elses_object_is_told_with_what_to_do(
     with pytest.raises(fault) as raised:
         check_owner(CONFIG_MAP, owner, "u", other_service)
     assert str(raised.value) == f"ConfigMap chat-live {told}"
+
+
+def test_all_names_that_are_taken_are_told_at_once() -> None:
+    told = in_one([NameTakenFault("ConfigMap a is there"), NameTakenFault("Service b is there")])
+    assert [(fault.reason, fault.message) for fault in told] == [
+        ("NameTaken", "ConfigMap a is there; Service b is there")
+    ]
+    assert in_one([]) == ()
