@@ -1,5 +1,6 @@
 """How the API refuses: always OpenAI's error object, a right status, and nothing of ours in it."""
 
+import gzip
 import logging
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,13 @@ async def test_a24_another_content_type_is_415(tmp_path: Path, content_type: str
     async with api(tmp_path) as a:
         headers = {"content-type": content_type} if content_type else {}
         error_of(await a.http.post(CHAT_URL, content=b"{}", headers=headers), 415)
+
+
+async def test_a_compressed_body_is_415_and_says_so(tmp_path: Path) -> None:
+    async with api(tmp_path) as a:
+        headers = {"content-type": "application/json", "content-encoding": "GZIP"}
+        error = error_of(await a.http.post(CHAT_URL, content=gzip.compress(b"{}"), headers=headers), 415)
+        assert error["message"] == "the content-encoding is 'gzip'; send the JSON uncompressed, without it"
 
 
 async def test_a24_a_stream_with_a_too_long_prompt_is_400_before_any_event(tmp_path: Path) -> None:

@@ -32,6 +32,14 @@ def check_content_type(header: str | None) -> None:
         raise RequestRefused(Refusal(415, "unsupported_media_type", message))
 
 
+def check_content_encoding(header: str | None) -> None:
+    """Raise RequestRefused (415) where the body is compressed: nothing here says how large it would become."""
+    encoding = (header or "").strip().lower()
+    if encoding not in ("", "identity"):
+        message = f"the content-encoding is '{encoding[:100]}'; send the JSON uncompressed, without it"
+        raise RequestRefused(Refusal(415, "unsupported_media_type", message))
+
+
 def parse_object(body: bytes) -> dict[str, Any]:
     """Return the body's JSON object. Of equal keys the last one counts.
 
@@ -75,6 +83,7 @@ class Received:
 async def read_object(request: Request) -> Received:
     """Read the whole body and parse it. Raises RequestRefused (400, 413, 415)."""
     check_content_type(request.headers.get("content-type"))
+    check_content_encoding(request.headers.get("content-encoding"))
     try:
         body = await request.body()
     except ClientDisconnect as error:
