@@ -60,8 +60,8 @@ class Tally:
 
 
 def stream_once(client: httpx2.Client, url: str, model: str, max_tokens: int) -> str:
-    """Read one streamed chat answer to its end. Return "" where it ended well, else what was wrong."""
-    body = chat_body(model, max_tokens, stream=True)
+    """Read one streamed chat answer of `max_tokens` to its end. Return "" where it ended well, else what was wrong."""
+    body = chat_body(model, max_tokens, stream=True, ignore_eos=True)
     tokens, finish, done = 0, None, False
     try:
         with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
