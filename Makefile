@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: test-aot help install demo demo-cache test lint test-fast test-cluster test-long test-gpu bench serve render constraints clean
+.PHONY: test-aot help install demo demo-cache test lint test-fast prepare-cluster test-cluster test-long test-gpu bench serve render constraints clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 16
@@ -53,6 +53,9 @@ test-fast: $(STAMP)
 test-cluster: $(STAMP) ## end to end on Kubernetes' own control plane: with the process node, then (as root) with a real one
 	$(BIN)/python -m pytest -m "cluster and not long and not gpu" --timeout 900
 	$(BIN)/python -m tests.cluster.bed --or-skip --image light -- $(BIN)/python -m pytest tests/cluster tests/e2e -m "cluster and not long" --timeout 900
+
+prepare-cluster: $(STAMP) ## build the programs and the image that test-cluster would build when it comes to need them
+	$(BIN)/python -m tests.cluster.bed --prepare --image light
 
 test-aot: $(STAMP) ## compile every Triton kernel and tile for four chip families, within limits; no GPU, some five minutes
 	$(BIN)/python -m pytest tests/kernels/test_triton_aot.py --timeout 1200

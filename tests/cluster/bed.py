@@ -1,5 +1,7 @@
 """A real node for the length of a command: `python -m tests.cluster.bed --image light -- COMMAND`.
 
+`--prepare` in place of the command only builds what is missing, of all that the end-to-end tests need.
+
 COMMAND runs in the node's namespaces, with KUBECONFIG set and what tests/e2e/given_cluster.py names: it reaches the API
 server, pods and ClusterIPs, and nothing outside. When it ends, everything ends, and the machine is as it was found.
 Programs and images are built when they are missing, into the cache folder (PAGEFLEET_CACHE).
@@ -44,6 +46,16 @@ NODE = Recipe(
     },
 )
 KUBERNETES_NODE = replace(KUBERNETES, packages={name: f"k8s.io/kubernetes/cmd/{name}" for name in (KUBELET, PROXY)})
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a node and its command take with them, all of it there."""
+
+    programs: Mapping[str, Path]
+    plugins: Path
+    archives: Sequence[Path]
+    path: str  # of the command's environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,31 +104,44 @@ def main() -> int:
     parser.add_argument("--image", action="append", default=[], choices=IMAGES, help="image to build and bring along")
     parser.add_argument("--logs", type=Path, help="copy every program's log into this folder at the end")
     parser.add_argument("--or-skip", action="store_true", help="end with 0 where the machine can't have a node")
+    parser.add_argument("--prepare", action="store_true", help="build what is missing, and end; takes no command")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what to run, after --")
     options = parser.parse_args()
-    if options.command[:1] != ["--"] or not options.command[1:]:
+    if not options.prepare and (options.command[:1] != ["--"] or not options.command[1:]):
         parser.error("name a command to run after --")
-    if reason := machine.why_no_node():
-        say(f"{reason}; not run: {' '.join(options.command[1:])}")
-        return 0 if options.or_skip else 1
     try:
+        if reason := machine.why_no_node():
+            return _without_node(reason, options)
         machine.check_programs()
-        return _run(options.image, options.logs, options.command[1:])
+        needed = _prepare(options.image)
+        return 0 if options.prepare else _run(needed, options.image, options.logs, options.command[1:])
     except (BedFault, FleetError) as fault:
         say(str(fault))
         return 1
 
 
-def _run(images: Sequence[str], logs: Path | None, command: Sequence[str]) -> int:
+def _without_node(reason: str, options: argparse.Namespace) -> int:
+    if options.prepare:
+        find_binaries(None, os.environ, cache_folder(os.environ), seldom(say, 20))  # for the process node
+        return 0
+    say(f"{reason}; not run: {' '.join(options.command[1:])}")
+    return 0 if options.or_skip else 1
+
+
+def _prepare(images: Sequence[str]) -> Needed:
+    """Build what is missing, which must be now: there's no way to a registry from inside."""
     began = time.monotonic()
     cache = cache_folder(os.environ)
     files, plugins = _programs(cache)
-    # Now, because there's no way to a registry from inside.
     tools = find_tools(cache, say)
     path = os.pathsep.join([*sorted({str(tool.parent) for tool in tools.values()}), os.environ["PATH"]])
     builder = Builder(cache / "images", say)
     archives = [builder.program_image(PAUSE_IMAGE, files["pause"]), *(builder.archive(IMAGES[name]) for name in images)]
     say(f"programs and images are there after {time.monotonic() - began:.1f} s")
+    return Needed(files, plugins, archives, path)
+
+
+def _run(needed: Needed, images: Sequence[str], logs: Path | None, command: Sequence[str]) -> int:
     # A signal to end must not skip what is tidied up.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     state = Path(tempfile.mkdtemp(prefix="pagefleet-bed-"))
@@ -124,13 +149,13 @@ def _run(images: Sequence[str], logs: Path | None, command: Sequence[str]) -> in
         with machine.control_group(state.name) as control_group:
             environment = {given_cluster.IMAGES[name]: IMAGES[name].name for name in images}
             environment[given_cluster.VOLUMES] = str(Places(state).volumes)
-            environment["PATH"] = path
+            environment["PATH"] = needed.path
             order = Order(
                 state=str(state),
                 control_group=control_group,
-                programs={name: str(file) for name, file in files.items()},
-                plugins=str(plugins),
-                archives=[str(archive) for archive in archives],
+                programs={name: str(file) for name, file in needed.programs.items()},
+                plugins=str(needed.plugins),
+                archives=[str(archive) for archive in needed.archives],
                 environment=environment,
                 command=command,
             )

@@ -55,3 +55,10 @@ def test_without_a_command_it_says_what_is_missing() -> None:
 
     assert done.returncode == 2
     assert "name a command to run after --" in done.stderr
+
+
+def test_what_it_needs_is_built_without_a_command() -> None:
+    done = _bed("--prepare")
+
+    assert done.returncode == 0, done.stderr
+    assert "programs and images are there" in done.stderr.splitlines()[-1]
