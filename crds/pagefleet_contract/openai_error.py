@@ -43,6 +43,14 @@ def error_object(refusal: Refusal) -> dict[str, Any]:
     return {"error": error}
 
 
+# Readers of lines in common HTTP clients (httpx's, Python's) break a text at these, and so would get half an event.
+_LINE_BREAKS = {character: f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 def json_bytes(content: Any) -> bytes:
-    """Return the compact JSON of `content`, in UTF-8. Infinity and NaN are a bug of ours: they raise."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    """Return the compact JSON of `content`, one line in UTF-8. Infinity and NaN are a bug of ours: they raise."""
+    text = _ENCODER.encode(content)
+    for character, escaped in _LINE_BREAKS.items():
+        text = text.replace(character, escaped)
+    return text.encode("utf-8", "replace")
