@@ -23,6 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--draw", type=int, default=0, help="which random numbers torch's generator gives to the tests")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples are drawn everywhere as in CI: the same ones each time, and none fails because the machine is busy."""
+    if config.pluginmanager.has_plugin("hypothesispytest") and not config.getoption("--hypothesis-profile"):
+        from hypothesis import settings
+
+        settings.load_profile("ci")
+
+
 @pytest.fixture(autouse=True)
 def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
     """Without this, a test's numbers depend on which tests ran before it, and those on the machine's instructions."""

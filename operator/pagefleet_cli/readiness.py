@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pagefleet_cli.printing import counted
 from pagefleet_contract.names import CONDITION_MODEL_FITS, CONDITION_PROGRESSING, CONDITION_READY
 
 Object = dict[str, Any]
@@ -39,10 +38,8 @@ def readiness(service: Object) -> Readiness:
     if set(counts.values()) == {num_wanted}:
         return Readiness(True, False, _said(ready))
     progressing = current.get(CONDITION_PROGRESSING)
-    lacking = (
-        f"{counts['readyReplicas']} of {counted(num_wanted, 'replica')} {'is' if num_wanted == 1 else 'are'} ready"
-    )
-    return Readiness(False, False, progressing["message"] if progressing else lacking)
+    told = progressing["message"] if progressing else f"{counts['readyReplicas']} of {num_wanted} replicas are ready"
+    return Readiness(False, False, told)
 
 
 def _said(condition: Object) -> str:

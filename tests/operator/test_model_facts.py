@@ -223,7 +223,6 @@ def test_a_hub_that_hangs_ends_as_a_fault_and_holds_nobody_up() -> None:
 
         asyncio.run(body())
         hub.hold.set()
-        hub.hold.set()
 
 
 def test_latent_attention_is_counted_expanded() -> None:

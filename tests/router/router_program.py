@@ -54,8 +54,11 @@ class RouterProgram:
     ) -> None:
         """Fails with the log, and with what is found when time has run out."""
         limit = time.monotonic() + seconds
-        while not holds():
-            assert self.process.poll() is None, f"the router ended with {self.process.returncode}:\n{self.log}"
+        while True:
+            code = self.process.poll()  # before the look: what came about just before the end has come about
+            if holds():
+                return
+            assert code is None, f"the router ended with {code}:\n{self.log}"
             assert time.monotonic() < limit, f"it didn't come about in {seconds} s: {found()}\n{self.log}"
             time.sleep(_POLL_SECONDS)
 

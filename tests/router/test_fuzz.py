@@ -52,15 +52,14 @@ def _damaged(draw: random.Random) -> bytes:
     return data
 
 
-async def _send(d: Door, data: bytes, draw: random.Random) -> None:
+async def _send(d: Door, data: bytes, cut: int, reads: bool) -> None:
     """Send in two pieces, perhaps read a little, and leave without a word."""
     raw = await d.raw(b"")
-    cut = draw.randint(0, len(data))
     with contextlib.suppress(ConnectionError, TimeoutError):
         raw.writer.write(data[:cut])
         await asyncio.sleep(0)
         raw.writer.write(data[cut:])
-        if draw.random() < 0.5:
+        if reads:
             async with asyncio.timeout(0.05):
                 await raw.reader.read(100)
     raw.writer.transport.abort()
@@ -72,7 +71,10 @@ async def test_damaged_requests_leave_the_router_whole(seed: int, caplog: pytest
     draw = random.Random(seed)
     async with scripted_replica() as replica, door(replica, client_timeout_seconds=1) as d:
         for _ in range(8):
-            await asyncio.gather(*(_send(d, _damaged(draw), draw) for _ in range(50)))
+            # All is drawn before the first is sent: what is sent mustn't depend on who answers first.
+            drawn = [_damaged(draw) for _ in range(50)]
+            cuts = [(draw.randint(0, len(data)), draw.random() < 0.5) for data in drawn]
+            await asyncio.gather(*(_send(d, data, *how) for data, how in zip(drawn, cuts, strict=True)))
         paths = [asked.line.split(" ")[1] for asked in replica.requests]
         assert paths and all(path.startswith("/v1/") for path in paths)
         await until(lambda: d.proxy.num_open == 0)

@@ -58,13 +58,26 @@ class LiveServer:
     def wait_until(self, holds: Callable[[], bool], seconds: float = _END_SECONDS) -> None:
         """Wait until something holds; fail with the server's log where it doesn't come about, or the server ends."""
         limit = time.monotonic() + seconds
-        while not holds():
-            assert self.process.poll() is None, f"the server ended with {self.process.returncode}:\n{self.log}"
+        while True:
+            code = self.process.poll()  # before the look: what came about just before the end has come about
+            if holds():
+                return
+            assert code is None, f"the server ended with {code}:\n{self.log}"
             assert time.monotonic() < limit, f"it didn't come about in {seconds} s:\n{self.log}"
             time.sleep(_POLL_SECONDS)
 
     def wait_ready(self) -> None:
         self.wait_until(lambda: self.status(PATH_READY) == 200, _READY_SECONDS)
+
+    @contextmanager
+    def frozen_engine(self) -> Iterator[None]:
+        """Stop the engine's process for a while: what runs can't end before a test has looked at it."""
+        engine = self.engine
+        engine.suspend()
+        try:
+            yield
+        finally:
+            engine.resume()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and return the exit code."""

@@ -37,12 +37,13 @@ def test_streams_finish_after_sigterm_and_new_requests_are_refused(model: Path) 
         with stream_of(server, http, 1500) as stream:
             incoming = events(stream)
             next(incoming)
-            server.process.send_signal(signal.SIGTERM)
-            server.wait_until(lambda: server.status(PATH_READY) == 503)
-            assert server.status(PATH_LIVE) == 200
-            refused = http.post(f"{server.api}/completions", json={"model": "tiny", "prompt": "Hi"})
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
-            assert int(refused.headers["retry-after"]) > 0
+            with server.frozen_engine():
+                server.process.send_signal(signal.SIGTERM)
+                server.wait_until(lambda: server.status(PATH_READY) == 503)
+                assert server.status(PATH_LIVE) == 200
+                refused = http.post(f"{server.api}/completions", json={"model": "tiny", "prompt": "Hi"})
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+                assert int(refused.headers["retry-after"]) > 0
             chunks = list(incoming)
         assert chunks[-1] == "[DONE]"
         reasons = [json.loads(chunk)["choices"][0]["finish_reason"] for chunk in chunks[:-1]]
@@ -55,9 +56,10 @@ def test_a_second_signal_ends_what_runs_with_an_error_event(model: Path) -> None
         with stream_of(server, http, 8000) as stream:
             incoming = events(stream)
             next(incoming)
-            server.process.send_signal(signal.SIGTERM)
-            server.wait_until(lambda: server.status(PATH_READY) == 503)
-            server.process.send_signal(signal.SIGTERM)
+            with server.frozen_engine():
+                server.process.send_signal(signal.SIGTERM)
+                server.wait_until(lambda: server.status(PATH_READY) == 503)
+                server.process.send_signal(signal.SIGTERM)
             *_, last = incoming
         assert "told to stop at once" in last
         assert server.process.wait(10) == 0

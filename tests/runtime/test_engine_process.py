@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ FEW_BLOCKS = ("--kv-cache-budget-blocks", "64", "--served-name", "tiny")
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    tiny_llama_directory(folder)
+    tiny_llama_directory(folder, max_position_embeddings=8192)
     return folder
 
 
@@ -78,12 +79,11 @@ def test_idle_costs_next_to_nothing_and_is_no_stall(server: LiveServer) -> None:
     complete(server)
     processes = [psutil.Process(server.process.pid), server.engine]
     before = sum(sum(process.cpu_times()[:2]) for process in processes)
-    age = figure(server, "pagefleet_last_step_age_seconds")
-    server.wait_until(lambda: figure(server, "pagefleet_last_step_age_seconds") > age + 4)
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.process.wait(4)  # nobody asks for anything, for longer than the stall limit
     spent = sum(sum(process.cpu_times()[:2]) for process in processes) - before
-    # Longer than the stall limit; most of what was spent answered this test's own questions.
     assert (server.status(PATH_READY), server.status(PATH_LIVE)) == (200, 200)
-    assert spent < 1.0
+    assert spent < 0.5
 
 
 def test_a_policy_changes_live(server: LiveServer) -> None:
@@ -114,8 +114,9 @@ def test_hundreds_may_connect_at_the_same_moment(server: LiveServer) -> None:
 
 
 def test_a_killed_engine_ends_the_streams_with_an_error_and_the_process_with_one(model: Path) -> None:
-    with live_server(model, *FEW_BLOCKS) as server:
-        body = {"model": "tiny", "prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    # Its answer takes seconds, so that the engine is killed long before its end.
+    with live_server(model, "--kv-cache-budget-memory", "64Mi", "--served-name", "tiny") as server:
+        body = {"model": "tiny", "prompt": "Hello", "max_tokens": 8000, "ignore_eos": True, "stream": True}
         with httpx2.stream("POST", f"{server.api}/completions", json=body, timeout=60) as stream:
             lines = stream.iter_lines()
             assert next(lines).startswith("data: ")
@@ -135,10 +136,11 @@ def test_the_engine_dies_with_its_server(model: Path) -> None:
 
 def test_a_signal_while_loading_ends_it_at_once(model: Path) -> None:
     with live_server(model, *FEW_BLOCKS, ready=False) as server:
-        assert server.status(PATH_LIVE) == 200
-        assert server.status(PATH_READY) == 503
-        assert complete(server).json()["error"]["code"] == "model_loading"
         engine = server.engine
+        with server.frozen_engine():
+            assert server.status(PATH_LIVE) == 200
+            assert server.status(PATH_READY) == 503
+            assert complete(server).json()["error"]["code"] == "model_loading"
         assert server.end(signal.SIGTERM) == 0
         assert not engine.is_running()
 

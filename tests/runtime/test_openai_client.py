@@ -115,7 +115,8 @@ def test_responses_whole_and_streamed_say_the_same(client: OpenAI) -> None:
 
 def test_a_response_in_a_schema_completes(client: OpenAI) -> None:
     shape: Any = {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA, "strict": True}}
-    with client.responses.stream(model=MODEL, input="Hi", text=shape, max_output_tokens=200) as stream:
+    asked: Any = {"model": MODEL, "input": "Hi", "text": shape, "max_output_tokens": 200, "extra_body": {"seed": 1}}
+    with client.responses.stream(**asked) as stream:
         assert json.loads(stream.get_final_response().output_text).keys() == {"ok"}
 
 
@@ -194,21 +195,6 @@ def test_a20_cached_tokens_are_those_of_the_first_admission(http: httpx2.Client)
     assert cold["prompt_tokens_details"]["cached_tokens"] == 0
     assert 0 < warm["prompt_tokens_details"]["cached_tokens"] <= 49
     assert warm["prompt_tokens"] == 50 and warm["total_tokens"] == 50 + warm["completion_tokens"]
-
-
-def test_a20_a_client_that_drops_its_stream_shows_in_the_metrics(server: LiveServer, http: httpx2.Client) -> None:
-    before = _outcomes(http, "cancelled")
-    asked = {"model": MODEL, "prompt": "w", "max_tokens": 900, "ignore_eos": True, "stream": True}
-    with http.stream("POST", "/v1/completions", json=asked) as stream:
-        lines = stream.iter_lines()
-        for _ in range(5):
-            next(lines)
-    server.wait_until(lambda: _outcomes(http, "cancelled") == before + 1)
-
-
-def _outcomes(http: httpx2.Client, reason: str) -> float:
-    lines = [line for line in http.get("/metrics").text.splitlines() if f'reason="{reason}"' in line]
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
 def test_a24_broken_bodies_leave_the_server_up(http: httpx2.Client) -> None:

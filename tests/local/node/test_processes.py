@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pagefleet_local.node.folders import pod_folder
+from pagefleet_local.node.folders import PodFolder, pod_folder
 from pagefleet_local.node.leftovers import end_all, end_folder, end_strays
 from pagefleet_local.node.memory import MemoryWatch
 from pagefleet_local.node.process_spec import ProcessSpec
@@ -191,22 +191,27 @@ def started(program: str, state: Path) -> subprocess.Popen[bytes]:
     return process
 
 
+def reasons_of(folder: PodFolder) -> list[str]:
+    """Return why the containers of a pod ended, as it is noted."""
+    record = folder.load()
+    assert record
+    return [c.state.reason for c in record.containers.values() if isinstance(c.state, Terminated)]
+
+
 def test_stopping_ends_everything_within_the_grace_and_notes_why(tmp_path: Path) -> None:
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
     drains = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.1), sys.exit(5))); "
-    with (
-        started(drains + SLEEP, tmp_path) as polite,
-        started(deaf, tmp_path) as rude,
-        started(SLEEP, tmp_path) as stray,
-    ):
-        folder = pod_folder(tmp_path, "ns", "p", "u")
-        folder.save(record_of(polite, rude))
-        assert end_all(tmp_path, grace_seconds=1) == 2
-        assert [process.wait(5) for process in (polite, rude, stray)] == [5, -9, -9]
-    record = folder.load()
-    assert record
-    states = [container.state for container in record.containers.values()]
-    assert all(isinstance(state, Terminated) and state.reason == "NodeStopped" for state in states)
+    folder = pod_folder(tmp_path, "ns", "p", "u")
+    with started(drains + SLEEP, tmp_path) as polite:
+        folder.save(record_of(polite))
+        assert end_all(tmp_path, grace_seconds=30) == 1
+        assert polite.wait(5) == 5
+    assert reasons_of(folder) == ["NodeStopped"]
+    with started(deaf, tmp_path) as rude, started(SLEEP, tmp_path) as stray:
+        folder.save(record_of(rude))
+        assert end_all(tmp_path, grace_seconds=0.5) == 1
+        assert [process.wait(5) for process in (rude, stray)] == [-9, -9]
+    assert reasons_of(folder) == ["NodeStopped"]
     assert end_all(tmp_path, grace_seconds=0.5) == 0
 
 

@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,27 +145,48 @@ class Rig:
     @contextmanager
     def settings(self, **changes: int) -> Iterator[None]:
         """Put live settings in force for a while; names as the API has them."""
+        with self.restoring(*changes):
+            self.change(**changes)
+            yield
+
+    @contextmanager
+    def restoring(self, *names: str) -> Iterator[None]:
+        """Put live settings back, once no request is left, to what they are now."""
         old = self.http.get(PATH_POLICY, headers=OPERATOR).json()
-        self.change(**changes)
         try:
             yield
         finally:
-            self.server.wait_until(lambda: self.figures()["pagefleet_requests_in_flight", ""] == 0)
-            self.change(**{name: old[name] for name in changes})
+            self.server.wait_until(lambda: in_flight(self) == 0)
+            self.change(**{name: old[name] for name in names})
 
     def change(self, **changes: int | bool) -> None:
         response = self.http.patch(PATH_POLICY, headers=OPERATOR, json=changes)
         assert response.status_code == 200, response.text
 
 
-@contextmanager
-def frozen(rig: Rig) -> Iterator[None]:
-    """Stop the engine's process for a while."""
-    rig.server.engine.suspend()
-    try:
-        yield
-    finally:
+class StageMissed(Exception):
+    """The engine ran past the stage before it was frozen; the round has to be tried again."""
+
+
+def run_until(rig: Rig, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Let the frozen engine run for moments until its figures are so; leave it frozen and return them."""
+    while True:
+        snapshot = rig.snapshot()
+        if holds(snapshot):
+            return snapshot
+        if in_flight(rig) == 0:
+            raise StageMissed
         rig.server.engine.resume()
+        rig.server.engine.suspend()
+
+
+def at_once(rig: Rig, asked: Sequence[Callable[[], Answer]]) -> list[Answer]:
+    """Return the answers of requests that the engine meets together, however late one of their threads began."""
+    with ThreadPoolExecutor(len(asked)) as pool:
+        with rig.server.frozen_engine():
+            answers = [pool.submit(each) for each in asked]
+            rig.server.wait_until(lambda: in_flight(rig) == len(asked))
+        return [answer.result() for answer in answers]
 
 
 def in_flight(rig: Rig) -> float:

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from tests.runtime.cases.rig import Answer, Rig, frozen, in_flight, some_ids
+from tests.runtime.cases.rig import Answer, Rig, at_once, in_flight, run_until, some_ids
 
 SEEDS = (1, 2, 3, 4)
 PROMPT_TOKENS, ANSWER_TOKENS = 30, 60
@@ -39,8 +40,8 @@ def check_equal(answers: list[Answer], alone: list[Answer]) -> None:
 
 def test_a04_preempted_streams_give_what_they_give_alone(rig: Rig, alone: list[Answer]) -> None:
     before = rig.snapshot()
-    with rig.settings(kvBlocks=12), ThreadPoolExecutor(len(SEEDS)) as pool:
-        answers = list(pool.map(lambda seed: sampled(rig, seed), SEEDS))
+    with rig.settings(kvBlocks=12):
+        answers = at_once(rig, [partial(sampled, rig, seed) for seed in SEEDS])
     after = rig.snapshot()
     check_equal(answers, alone)
     assert {answer.cached for answer in answers} == {0}
@@ -53,22 +54,22 @@ def test_a04_preempted_streams_give_what_they_give_alone(rig: Rig, alone: list[A
 
 def test_a04_a_smaller_budget_preempts_what_runs_and_changes_no_answer(rig: Rig, alone: list[Answer]) -> None:
     before = rig.snapshot()["preemptions"].get("budget", 0)
-    with ThreadPoolExecutor(len(SEEDS)) as pool:
-        with frozen(rig):
+    with rig.restoring("kvBlocks"), ThreadPoolExecutor(len(SEEDS) + 1) as pool:
+        with rig.server.frozen_engine():
             running = [pool.submit(sampled, rig, seed) for seed in SEEDS]
             rig.server.wait_until(lambda: in_flight(rig) == len(SEEDS))
-        rig.server.wait_until(lambda: rig.snapshot()["blocksLive"] > 12)
-        with rig.settings(kvBlocks=6):
-            answers = [answer.result() for answer in running]
+            run_until(rig, lambda now: now["blocksLive"] > 12)
+            changing = pool.submit(rig.change, kvBlocks=6)
+            run_until(rig, lambda now: now["preemptions"].get("budget", 0) > before)
+        changing.result()
+        answers = [answer.result() for answer in running]
     check_equal(answers, alone)
-    assert rig.snapshot()["preemptions"]["budget"] > before
 
 
 @pytest.mark.long
 def test_a04_with_swap_off_nothing_is_preempted_and_the_answers_are_the_same(
     reserving_rig: Rig, alone: list[Answer]
 ) -> None:
-    with ThreadPoolExecutor(len(SEEDS)) as pool:
-        answers = list(pool.map(lambda seed: sampled(reserving_rig, seed), SEEDS))
+    answers = at_once(reserving_rig, [partial(sampled, reserving_rig, seed) for seed in SEEDS])
     check_equal(answers, alone)
     assert sum(reserving_rig.snapshot()["preemptions"].values()) == 0

@@ -1,8 +1,8 @@
 """A06: a request that can never fit is refused with the numbers, and blocks nobody."""
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from tests.runtime.cases.rig import MODEL, Rig, some_ids
+from tests.runtime.cases.rig import MODEL, Rig, at_once, some_ids
 
 CAPACITY = 160  # 10 blocks of 16 tokens
 
@@ -27,8 +27,7 @@ def test_a06_what_never_fits_is_400_at_once_and_those_behind_are_served(small_ri
 
 def test_a06_what_just_fits_comes_to_its_end_beside_others(small_rig: Rig) -> None:
     prompts = [some_ids(f"a06 {number}", length) for number, length in enumerate((159, 80, 100, 5))]
-    with ThreadPoolExecutor(len(prompts)) as pool:
-        answers = list(pool.map(lambda prompt: small_rig.complete(prompt, CAPACITY - len(prompt)), prompts))
+    answers = at_once(small_rig, [partial(small_rig.complete, prompt, CAPACITY - len(prompt)) for prompt in prompts])
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer.counts == (len(prompt), CAPACITY - len(prompt), CAPACITY)
         small_rig.check_greedy(prompt, answer)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.runtime.cases.checks import check_settled
-from tests.runtime.cases.rig import Rig, frozen, in_flight, some_ids
+from tests.runtime.cases.rig import Rig, StageMissed, in_flight, run_until, some_ids
 from tests.runtime.cases.wire import RawRequest
 
 # A step that was under way when the client left, and one more until the message has come. A tiny model's steps are
@@ -27,22 +27,6 @@ RSS_GROWTH = 0.05
 Body = dict[str, Any]
 
 
-class StageMissed(Exception):
-    """The engine ran past the stage before it was frozen; the round has to be tried again."""
-
-
-def run_until(rig: Rig, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Let the frozen engine run for moments until its figures are so; leave it frozen and return them."""
-    while True:
-        snapshot = rig.snapshot()
-        if holds(snapshot):
-            return snapshot
-        if in_flight(rig) == 0:
-            raise StageMissed
-        rig.server.engine.resume()
-        rig.server.engine.suspend()
-
-
 def leave(rig: Rig, request: RawRequest, others: int = 0) -> dict[str, Any]:
     """Let the client leave while the engine is frozen; return the figures once the server has seen it go."""
     with request:
@@ -53,11 +37,13 @@ def leave(rig: Rig, request: RawRequest, others: int = 0) -> dict[str, Any]:
 
 def while_queued(rig: Rig, body: Body, stack: ExitStack) -> None:
     stack.enter_context(rig.settings(maxSequences=1))
-    stack.enter_context(RawRequest(rig.server, rig.body(some_ids("blocker", 8), 500, stream=True)))
-    rig.server.wait_until(lambda: rig.snapshot()["running"] == 1)
-    request = stack.enter_context(RawRequest(rig.server, body))
-    rig.server.wait_until(lambda: rig.snapshot()["waiting"] == 1)
-    with frozen(rig):
+    with rig.server.frozen_engine():
+        stack.enter_context(RawRequest(rig.server, rig.body(some_ids("blocker", 8), 500, stream=True)))
+        rig.server.wait_until(lambda: in_flight(rig) == 1)
+        run_until(rig, lambda now: now["running"] == 1)
+        request = stack.enter_context(RawRequest(rig.server, body))
+        rig.server.wait_until(lambda: in_flight(rig) == 2)
+        run_until(rig, lambda now: now["waiting"] == 1)
         before = leave(rig, request, others=1)
     rig.server.wait_until(lambda: rig.snapshot()["waiting"] == 0)
     # It was never begun.
@@ -67,7 +53,7 @@ def while_queued(rig: Rig, body: Body, stack: ExitStack) -> None:
 def while_prefilling(rig: Rig, body: Body, stack: ExitStack) -> None:
     stack.enter_context(rig.settings(maxBatchTokens=16))
     before = rig.snapshot()
-    with frozen(rig):
+    with rig.server.frozen_engine():
         request = stack.enter_context(RawRequest(rig.server, body))
         rig.server.wait_until(lambda: in_flight(rig) == 1)
         met = run_until(rig, lambda now: now["computedTokens"] > before["computedTokens"])
@@ -80,7 +66,7 @@ def while_prefilling(rig: Rig, body: Body, stack: ExitStack) -> None:
 
 def while_decoding(rig: Rig, body: Body, stack: ExitStack) -> None:
     before = rig.snapshot()["generatedTokens"]
-    with frozen(rig):
+    with rig.server.frozen_engine():
         request = stack.enter_context(RawRequest(rig.server, body))
         rig.server.wait_until(lambda: in_flight(rig) == 1)
         run_until(rig, lambda now: now["generatedTokens"] > before + 2)
@@ -91,7 +77,7 @@ def while_decoding(rig: Rig, body: Body, stack: ExitStack) -> None:
 def while_preempted(rig: Rig, body: Body, stack: ExitStack) -> None:
     stack.enter_context(rig.settings(kvBlocks=12))
     before = rig.snapshot()["preemptions"].get("blocks", 0)
-    with frozen(rig):
+    with rig.server.frozen_engine():
         older = stack.enter_context(RawRequest(rig.server, rig.body(some_ids("older", 80), 100, stream=True)))
         rig.server.wait_until(lambda: in_flight(rig) == 1)
         request = stack.enter_context(RawRequest(rig.server, body))

@@ -1,8 +1,9 @@
 """A20: usage with a warm prefix, with preemption, with a stop string, and figures of a client that dropped."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
-from tests.runtime.cases.rig import Rig, frozen, in_flight, some_ids
+from tests.runtime.cases.rig import Answer, Rig, at_once, in_flight, run_until, some_ids
 from tests.runtime.cases.wire import RawRequest
 
 
@@ -25,8 +26,8 @@ def test_a20_preemption_changes_no_usage(rig: Rig) -> None:
     rig.change(resetPrefixCache=True)
     rig.complete([*head, 1], 1)
     before = rig.snapshot()["preemptions"].get("blocks", 0)
-    with rig.settings(kvBlocks=10), ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda prompt: rig.streamed(prompt, 60)[0], prompts))
+    with rig.settings(kvBlocks=10):
+        answers = at_once(rig, [partial(_streamed, rig, prompt) for prompt in prompts])
     assert rig.snapshot()["preemptions"]["blocks"] > before
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer.counts == (40, 60, 100) and len(answer.ids) == 60
@@ -35,13 +36,18 @@ def test_a20_preemption_changes_no_usage(rig: Rig) -> None:
         rig.check_greedy(prompt, answer)
 
 
+def _streamed(rig: Rig, prompt: list[int]) -> Answer:
+    (answer,) = rig.streamed(prompt, 60)
+    return answer
+
+
 def test_a20_what_a_resumed_request_finds_of_its_own_is_no_reuse(rig: Rig) -> None:
     rig.change(resetPrefixCache=True)
     before = rig.snapshot()["preemptions"].get("blocks", 0)
     older, younger = some_ids("a20 older", 64), some_ids("a20 younger", 64)
     with rig.settings(kvBlocks=10), ThreadPoolExecutor(2) as pool:
         # Both at once: the older takes a block of the younger at its 81st token, and ends soon after that.
-        with frozen(rig):
+        with rig.server.frozen_engine():
             first = pool.submit(rig.complete, older, 22)
             rig.server.wait_until(lambda: in_flight(rig) == 1)
             second = pool.submit(rig.complete, younger, 40)
@@ -67,8 +73,12 @@ def test_a20_a_stop_string_counts_the_tokens_up_to_it(rig: Rig) -> None:
 def test_a20_a_client_that_drops_at_token_5_shows_in_the_metrics(rig: Rig) -> None:
     prompt = some_ids("a20 drop", 21)
     before, outcomes = rig.figures(), rig.outcomes()
-    with RawRequest(rig.server, rig.body(prompt, 480, stream=True)) as dropped:
-        dropped.read_until(b"data: ", 5)
+    generated = rig.snapshot()["generatedTokens"]
+    with rig.server.frozen_engine():
+        with RawRequest(rig.server, rig.body(prompt, 480, stream=True)):
+            rig.server.wait_until(lambda: in_flight(rig) == 1)
+            run_until(rig, lambda now: now["generatedTokens"] >= generated + 5)
+        rig.server.wait_until(lambda: in_flight(rig) == 0)
     rig.server.wait_until(lambda: rig.outcomes()["cancelled"] == outcomes["cancelled"] + 1)
     after = rig.figures()
     assert rig.outcomes() == outcomes | {"cancelled": outcomes["cancelled"] + 1}
