@@ -13,6 +13,7 @@ from pagefleet_contract.capacity import (
     bytes_per_block,
     describe_bytes,
     dtype_bytes,
+    idle_process_bytes,
     scratch_bytes,
     sequences_in,
     weight_bytes,
@@ -42,6 +43,7 @@ class _Sizes:
     shape: ModelShape
     weights_bytes: int
     workspace_bytes: int  # 0 where the model's widths aren't known
+    process_bytes: int  # 0 where the memory isn't the processes', but an accelerator's
     kv_dtype: str
     max_length: int | None
     memory_bytes: int
@@ -52,12 +54,13 @@ class _Sizes:
     @property
     def fixed_bytes(self) -> int:
         """What is taken before the first block."""
-        return self.weights_bytes + self.workspace_bytes
+        return self.weights_bytes + self.workspace_bytes + self.process_bytes
 
     @property
     def fixed_words(self) -> str:
-        workspace = f" and {describe_bytes(self.workspace_bytes)} of workspace" if self.workspace_bytes else ""
-        return f"{describe_bytes(self.weights_bytes)} of weights{workspace}"
+        parts = ((self.workspace_bytes, "of workspace"), (self.process_bytes, "of the processes themselves"))
+        words = [f"{describe_bytes(size)} {what}" for size, what in parts if size]
+        return " and ".join([f"{describe_bytes(self.weights_bytes)} of weights", *words])
 
 
 def judge_fit(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts, *, proven: bool) -> Fit:
@@ -83,6 +86,7 @@ def _reckon(spec: InferenceServiceSpec, config: EngineConfig, model: ModelFacts)
         model.shape.share(num_ranks),
         _weights_bytes(model, model.weights_bytes, config) // num_ranks,
         _workspace_bytes(model, config),
+        _process_bytes(spec),
         _kv_dtype(model, config),
         _length(model, config),
         *memory,
@@ -176,6 +180,12 @@ def _workspace_bytes(model: ModelFacts, config: EngineConfig) -> int:
         max_sequences=scheduling.max_sequences,
         value_bytes=dtype_bytes(_dtype(model, config)),
     )
+
+
+def _process_bytes(spec: InferenceServiceSpec) -> int:
+    """Return what server and engine hold of a CPU replica's memory. What is played has memory of its own."""
+    on_its_memory = spec.accelerator.resource == CPU and not is_simulated(spec.model.uri)
+    return idle_process_bytes(2) if on_its_memory else 0
 
 
 def _kv_dtype(model: ModelFacts, config: EngineConfig) -> str:

@@ -156,6 +156,21 @@ def test_a_cpu_replica_is_held_against_its_containers_limit() -> None:
     assert fit(LLAMA_8B, accelerator={"resource": "cpu", "count": 8, "memory": "32Gi"}).status == "True"
 
 
+def test_what_the_processes_of_a_cpu_replica_hold_is_no_room_for_blocks() -> None:
+    def on(memory: str, resource: str = "cpu", **fields: Any) -> Fit:
+        return fit(LLAMA_8B, accelerator={"resource": resource, "memory": memory}, **fields)
+
+    # 15 GiB of weights and a block of 2 MiB would fit; 768 MiB of server and engine don't beside them.
+    whole = {"kvCache": {"budget": {"memoryPercent": 100}}}
+    refused = on("15500Mi", **whole)
+    assert (refused.status, refused.reason) == ("False", "DoesNotFit")
+    assert "15 GiB of weights and 768 MiB of the processes themselves" in refused.message
+    assert on("16200Mi", **whole).status == "True"
+    assert on("15500Mi", "nvidia.com/gpu", **whole).status == "True"
+    fixed = {"kvCache": {"budget": {"blocks": 10}}}
+    assert (on("15500Mi", **fixed).status, on("15500Mi", "nvidia.com/gpu", **fixed).status) == ("False", "True")
+
+
 def test_several_accelerators_hold_a_share_each() -> None:
     found = fit(LLAMA_70B, accelerator={"count": 2, "memory": "80Gi"})
     assert (found.status, found.reason) == ("True", "Fits")

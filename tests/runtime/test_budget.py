@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pagefleet_contract.capacity import ModelShape
+from pagefleet_contract.capacity import ModelShape, idle_process_bytes
 from pagefleet_contract.engine import EngineConfig
 from pagefleet_runtime.errors import ModelRefused
-from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
+from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory, process_bytes
 from pagefleet_runtime.models.dtypes import choose_dtypes
 from pagefleet_runtime.models.machine import held_bytes, read_machine
 
@@ -207,6 +207,12 @@ def test_what_processes_hold_beside_the_weights_is_not_given_to_blocks() -> None
     )
     with pytest.raises(ModelRefused, match="workspace 20 MiB, the processes themselves 30 MiB"):
         plan({"memory_percent": 90}, replace(SIZES, process_bytes=30 * MIB))
+
+
+def test_processes_that_have_yet_to_grow_are_planned_with_what_idle_ones_hold() -> None:
+    assert process_bytes(0, 500 * MIB, 100 * MIB) == idle_process_bytes(2) == 768 * MIB
+    assert process_bytes(1, 100 * MIB, 100 * MIB) == idle_process_bytes(1)
+    assert process_bytes(0, 3000 * MIB, 2000 * MIB) == 1000 * MIB
 
 
 def test_a_process_holds_what_its_end_would_free() -> None:

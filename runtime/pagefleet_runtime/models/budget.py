@@ -10,6 +10,7 @@ from pagefleet_contract.capacity import (
     blocks_in,
     bytes_per_block,
     describe_bytes,
+    idle_process_bytes,
     scratch_bytes,
 )
 from pagefleet_contract.engine import EngineConfig, quantity_bytes
@@ -45,6 +46,12 @@ class MemoryPlan:
         note = f"{num_blocks} KV blocks are made, not {self.num_blocks}: another rank has no room for more"
         longest = min(self.max_length_tokens, num_blocks * block_size)
         return replace(self, num_blocks=num_blocks, max_length_tokens=longest, notes=(*self.notes, note))
+
+
+def process_bytes(rank: int, held_bytes: int, weights_bytes: int) -> int:
+    """Return what a rank's processes will hold beside the weights among what they hold. With rank 0's is the server,
+    which comes to the most of it after the engine has loaded: less than idle processes hold it won't be."""
+    return max(idle_process_bytes(2 if rank == 0 else 1), held_bytes - weights_bytes)
 
 
 def plan_memory(config: EngineConfig, sizes: LoadedSizes) -> MemoryPlan:

@@ -28,7 +28,7 @@ from pagefleet_runtime.model_executor.kv_cache import KVCache, stored_dtype
 from pagefleet_runtime.model_executor.mask_filling import load_grammar_tokenizer
 from pagefleet_runtime.model_executor.paged_model import PagedModel, StepModel
 from pagefleet_runtime.model_executor.tensor_parallel import RankModel, TensorParallelExecutor
-from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory
+from pagefleet_runtime.models.budget import LoadedSizes, MemoryPlan, plan_memory, process_bytes
 from pagefleet_runtime.models.cache import cache_directory
 from pagefleet_runtime.models.decode_graphs import DecodeGraphs, with_decode_graphs
 from pagefleet_runtime.models.device import Device, choose_device
@@ -285,7 +285,7 @@ def _sizes(proven: _Proven, config: EngineConfig, dtypes: Dtypes, device: Device
         memory_source=device.memory_source,
         model_length=int(own_length) if own_length else None,
         num_ranks=ranks.size,
-        process_bytes=max(0, held_by_rank(ranks.rank) - held_weights) if device.is_cpu else 0,
+        process_bytes=process_bytes(ranks.rank, held_by_rank(ranks.rank), held_weights) if device.is_cpu else 0,
     )
 
 
