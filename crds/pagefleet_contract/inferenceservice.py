@@ -59,6 +59,10 @@ class ModelSpec(ModelSettings, WithRules):
             "`revision` must be absent unless `uri` is an hf:// one",
         ),
         CelRule(
+            "!self.uri.startsWith('package://') || !self.uri.split('/').exists(part, part == '..')",
+            "`uri` must have no part `..` where it is a package:// one: it names a package and what lies in it",
+        ),
+        CelRule(
             "!has(self.credentialsSecret) || self.uri.startsWith('hf://') || self.uri.startsWith('s3://')",
             "`credentialsSecret` must be absent unless `uri` is an hf:// or s3:// one",
         ),

