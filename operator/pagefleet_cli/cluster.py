@@ -13,7 +13,7 @@ import yaml
 from kubernetes import client, config
 from kubernetes.config import ConfigException
 
-from pagefleet_contract.names import API_VERSION, LABEL_COMPONENT, LABEL_SERVICE, PLURAL
+from pagefleet_contract.names import API_VERSION, KIND, LABEL_COMPONENT, LABEL_SERVICE, PLURAL
 from pagefleet_local.errors import FleetError
 
 Object = dict[str, Any]
@@ -45,22 +45,22 @@ class Cluster:
 
     def services(self, namespace: str | None, name: str | None = None) -> Object:
         """Return one service, or the list of a namespace; of all namespaces if None."""
-        return self._json("GET", _services(namespace, name))
+        return self._json("GET", _services(namespace, name), KIND if name else f"{KIND}List")
 
     def table(self, namespace: str | None, name: str | None = None) -> Object:
         """Return what `services` does as the table that the API server makes of it."""
-        return self._json("GET", _services(namespace, name), accept=_TABLE)
+        return self._json("GET", _services(namespace, name), "Table", accept=_TABLE)
 
     def scale(self, namespace: str, name: str, replicas: int) -> None:
-        self._json("PATCH", f"{_services(namespace, name)}/scale", body={"spec": {"replicas": replicas}})
+        self._json("PATCH", f"{_services(namespace, name)}/scale", "Scale", body={"spec": {"replicas": replicas}})
 
     def delete(self, namespace: str, name: str) -> None:
-        self._json("DELETE", _services(namespace, name))
+        self._json("DELETE", _services(namespace, name), "Status", KIND)
 
     def front_door(self, namespace: str, name: str) -> Object | None:
         """Return the Service that clients of the service talk to, if it is there."""
         try:
-            return self._json("GET", f"/api/v1/namespaces/{_segment(namespace)}/services/{_segment(name)}")
+            return self._json("GET", f"/api/v1/namespaces/{_segment(namespace)}/services/{_segment(name)}", "Service")
         except NotFound:
             return None
 
@@ -68,8 +68,13 @@ class Cluster:
         """Return the service's pods, by name."""
         wanted = {LABEL_SERVICE: _segment(service)} | ({LABEL_COMPONENT: component} if component else {})
         selector = ",".join(f"{label}={value}" for label, value in wanted.items())
-        found = self._json("GET", f"/api/v1/namespaces/{_segment(namespace)}/pods", {"labelSelector": selector})
+        query = {"labelSelector": selector}
+        found = self._json("GET", f"/api/v1/namespaces/{_segment(namespace)}/pods", "PodList", query=query)
         return sorted(found["items"], key=lambda pod: str(pod["metadata"]["name"]))
+
+    def nodes(self) -> list[Object]:
+        found: list[Object] = self._json("GET", "/api/v1/nodes", "NodeList")["items"]
+        return found
 
     def log_lines(self, namespace: str, pod: str, query: Mapping[str, str]) -> Iterator[str]:
         """Yield the lines of a pod's log, for as long as it is followed."""
@@ -85,17 +90,19 @@ class Cluster:
         self,
         method: str,
         path: str,
+        *kinds: str,
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
         accept: str = _JSON,
     ) -> Object:
+        """Return the answer, which is an object of one of these kinds."""
         with self._answer(method, path, query or {}, body, accept) as response:
             content = response.read()
         try:
             found = json.loads(content)
         except ValueError:
             found = None
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or found.get("kind") not in kinds:
             raise FleetError(
                 f"{self._server} answers, but not as an API server does: {_beginning(content)}; is it the server that"
                 " the kubeconfig should name?"

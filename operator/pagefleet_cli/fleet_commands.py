@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from pagefleet_cli.console import Console
-from pagefleet_cli.options import AllNamespaces, Kubeconfig, Namespace, Service, Services, State, Timeout
+from pagefleet_cli.options import AllNamespaces, Kubeconfig, Namespace, OnlyServices, Service, Services, State, Timeout
 
 if TYPE_CHECKING:
     from pagefleet_cli.cluster import Cluster
@@ -87,11 +87,13 @@ def _bring_up(
     console: Console,
 ) -> None:
     from pagefleet_cli.cluster import Cluster
-    from pagefleet_cli.services import curl, local_url, wait_until_it_answers, wait_until_ready
+    from pagefleet_cli.services import check_devices, curl, local_url, wait_until_it_answers, wait_until_ready
 
     began = time.monotonic()
     applied = _fleet(folder, console).up(files, binaries, pretend)
     cluster = Cluster(folder.kubeconfig)
+    for each in applied:
+        check_devices(each, cluster.nodes())
     for each in applied:
         namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
         service = wait_until_ready(cluster, namespace, name, timeout, console)
@@ -104,7 +106,7 @@ def _bring_up(
 
 
 def get(
-    services: Annotated[list[str] | None, typer.Argument(metavar="SERVICE", help="Only these.")] = None,
+    services: OnlyServices = None,
     namespace: Namespace = "default",
     all_namespaces: AllNamespaces = False,
     output: Annotated[Output, typer.Option("--output", "-o", help="How they are shown.")] = Output.TABLE,
@@ -207,9 +209,12 @@ def scale(
     given = [number for number in (count, replicas) if number is not None]
     if len(given) != 1:
         raise typer.BadParameter(f"say once how many: `pagefleet scale {service} 2`, or with `--replicas 2`")
+    from pagefleet_cli.printing import counted
+
     (wanted,) = given
     _cluster(state, kubeconfig).scale(namespace, service, wanted)
-    print(f"{service} goes to {wanted} replicas; `pagefleet wait {service}` waits for them")
+    told = counted(wanted, "replica")
+    print(f"{service} goes to {told}; `pagefleet wait {service}` waits for {'it' if wanted == 1 else 'them'}")
 
 
 def delete(

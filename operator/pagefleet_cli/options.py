@@ -21,4 +21,11 @@ Namespace = Annotated[str, typer.Option("--namespace", "-n", help="The services'
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")]
 Timeout = Annotated[int, typer.Option("--timeout", metavar="SECONDS", help="How long to wait.", min=1)]
 Service = Annotated[str, typer.Argument(metavar="SERVICE", help="Name of the service.")]
-Services = Annotated[list[str], typer.Argument(metavar="SERVICE", help="Names of services.")]
+
+
+def _each_once(names: list[str] | None) -> list[str]:
+    return list(dict.fromkeys(names or []))
+
+
+Services = Annotated[list[str], typer.Argument(metavar="SERVICE", help="Names of services.", callback=_each_once)]
+OnlyServices = Annotated[list[str] | None, typer.Argument(metavar="SERVICE", help="Only these.", callback=_each_once)]

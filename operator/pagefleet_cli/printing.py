@@ -55,6 +55,10 @@ def _lines(table: Object, *, wide: bool, with_namespace: bool) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
+def counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def as_names(found: Object) -> str:
     return "\n".join(str(each["metadata"]["name"]) for each in found.get("items", [found]))
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pagefleet_cli.printing import counted
 from pagefleet_contract.names import CONDITION_MODEL_FITS, CONDITION_PROGRESSING, CONDITION_READY
 
 Object = dict[str, Any]
@@ -38,8 +39,10 @@ def readiness(service: Object) -> Readiness:
     if set(counts.values()) == {num_wanted}:
         return Readiness(True, False, _said(ready))
     progressing = current.get(CONDITION_PROGRESSING)
-    told = progressing["message"] if progressing else f"{counts['readyReplicas']} of {num_wanted} replicas are ready"
-    return Readiness(False, False, told)
+    lacking = (
+        f"{counts['readyReplicas']} of {counted(num_wanted, 'replica')} {'is' if num_wanted == 1 else 'are'} ready"
+    )
+    return Readiness(False, False, progressing["message"] if progressing else lacking)
 
 
 def _said(condition: Object) -> str:

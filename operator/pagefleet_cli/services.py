@@ -13,8 +13,11 @@ from urllib.parse import urlsplit
 
 from pagefleet_cli.cluster import Cluster, NotFound
 from pagefleet_cli.console import Console
+from pagefleet_cli.printing import counted
 from pagefleet_cli.readiness import readiness
-from pagefleet_contract.names import HTTP_PORT, PATH_READY
+from pagefleet_contract.inferenceservice import CPU
+from pagefleet_contract.known_models import is_simulated
+from pagefleet_contract.names import HTTP_PORT, KIND, PATH_READY
 from pagefleet_local.errors import FleetError
 from pagefleet_local.waiting import attempts
 
@@ -70,20 +73,51 @@ def wait_until_it_answers(url: str, seconds: float, console: Console) -> None:
 
 def wait_until_gone(cluster: Cluster, namespace: str, name: str, seconds: float, console: Console) -> None:
     """Return when neither the service nor a pod of it is left."""
+    left = "not looked at yet"
     for _ in attempts(seconds, _PAUSE_SECONDS):
-        pods = cluster.pods(namespace, name)
-        if not pods and not _exists(cluster, namespace, name):
+        service, pods = _service(cluster, namespace, name), cluster.pods(namespace, name)
+        if service is None and not pods:
             return
-        console.doing(f"{name}: {len(pods)} pods left")
-    raise FleetError(f"{name} is not gone after {seconds:.0f} s; `pagefleet kubectl get pods -n {namespace}` says why")
+        left = what_is_left(service, pods)
+        console.doing(f"{name}: {left}")
+    raise FleetError(
+        f"{name} is not gone after {seconds:.0f} s: {left}; see `pagefleet kubectl get pods -n {namespace}`"
+    )
 
 
-def _exists(cluster: Cluster, namespace: str, name: str) -> bool:
+def what_is_left(service: Object | None, pods: Sequence[Object]) -> str:
+    """Return what of a deleted service is still there, and who holds it."""
+    objects = [*([(KIND, service)] if service else []), *(("pod", pod) for pod in pods)]
+    held = [
+        f"the {kind} {each['metadata']['name']} is held by the finalizers {', '.join(finalizers)}"
+        for kind, each in objects
+        if (finalizers := each["metadata"].get("finalizers"))
+    ]
+    if not held:
+        return f"{counted(len(pods), 'pod')} left"
+    return f"{'; '.join(held)}, which go when what has set them takes them away"
+
+
+def _service(cluster: Cluster, namespace: str, name: str) -> Object | None:
     try:
-        cluster.services(namespace, name)
+        return cluster.services(namespace, name)
     except NotFound:
-        return False
-    return True
+        return None
+
+
+def check_devices(service: Object, nodes: Sequence[Object]) -> None:
+    """Raise where a model that is only played asks for devices that the machine doesn't offer: nobody will add them."""
+    spec = service["spec"]
+    resource, wanted = spec["accelerator"]["resource"], spec["accelerator"]["count"] * spec["replicas"]
+    if resource == CPU or not is_simulated(spec["model"]["uri"]):
+        return
+    offered = sum(int(node["status"].get("allocatable", {}).get(resource, 0)) for node in nodes)
+    if offered < wanted:
+        raise FleetError(
+            f"{service['metadata']['name']} asks for {wanted} of {resource}, and this machine offers {offered}; its"
+            f" model is only played, so `pagefleet up --pretend {resource}={wanted}` is enough, or accelerator.resource"
+            f" {CPU}"
+        )
 
 
 def local_url(cluster: Cluster, namespace: str, name: str) -> str | None:

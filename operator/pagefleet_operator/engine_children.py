@@ -8,8 +8,9 @@ from pagefleet_contract.names import ANNOTATION_IMAGE, ANNOTATION_SPEC_HASH
 from pagefleet_contract.settings import OperatorSettings
 from pagefleet_operator.children import Children, Key, key_of
 from pagefleet_operator.fit import Fit
+from pagefleet_operator.fleet import Fleet
 from pagefleet_operator.generation import Generation
-from pagefleet_operator.manifests.deployments import EngineDeployment, engine_deployment, engine_name
+from pagefleet_operator.manifests.deployments import EngineDeployment, engine_deployment, engine_name, router_name
 from pagefleet_operator.manifests.metadata import Manifest, Owner, without_absent
 from pagefleet_operator.observed import Manifest as LiveManifest
 from pagefleet_operator.rollout import Roll, live_replicas, live_template_hash, progress_deadline_seconds
@@ -55,6 +56,13 @@ def engine_children(engine: Engine, live: Children) -> EngineChildren:
 
 def live_engine(owner: Owner, live: Children) -> LiveManifest | None:
     return live.get(("Deployment", engine_name(owner)))
+
+
+def own_fleet(owner: Owner, fleet: Fleet, live: Children) -> Fleet:
+    """Return the fleet without pods of Deployments that somebody else has: they bear the service's labels, and what
+    they do isn't its merit."""
+    has_engine, has_router = (("Deployment", name) in live for name in (engine_name(owner), router_name(owner)))
+    return fleet.of(engine=has_engine, router=has_router)
 
 
 def _deployment(engine: Engine, replicas: int) -> Manifest:

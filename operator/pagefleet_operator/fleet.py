@@ -1,6 +1,6 @@
 """A service's pods by what they are to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagefleet_contract.names import COMPONENT_ENGINE, COMPONENT_ROUTER
 from pagefleet_operator.observed import Pod, Trouble
@@ -33,6 +33,11 @@ class Fleet:
     @property
     def router_is_ready(self) -> bool:
         return any(pod.ready for pod in self.routers)
+
+    def of(self, *, engine: bool, router: bool) -> "Fleet":
+        """Return the pods of these Deployments."""
+        routers = self.routers if router else ()
+        return replace(self, routers=routers) if engine else Fleet((), (), (), (), (), routers)
 
 
 def fleet_of(pods: tuple[Pod, ...], template_hash: str | None) -> Fleet:

@@ -21,7 +21,7 @@ from pagefleet_operator.children import (
     surroundings,
 )
 from pagefleet_operator.conditions import REASON_COMPLETE, View
-from pagefleet_operator.engine_children import Engine, EngineChildren, engine_children, live_engine
+from pagefleet_operator.engine_children import Engine, EngineChildren, engine_children, live_engine, own_fleet
 from pagefleet_operator.fit import Fit, judge_fit
 from pagefleet_operator.fleet import Fleet, fleet_of
 from pagefleet_operator.generation import Generation, generation_of
@@ -67,6 +67,7 @@ def plan(observed: Observed, settings: OperatorSettings, root_key: bytes, now: d
     if service.spec is None:
         deployment = live_engine(owner, observed.children)
         fleet = fleet_of(observed.pods, None if deployment is None else live_template_hash(deployment))
+        fleet = own_fleet(owner, fleet, observed.children)
         return _plan((), (), plan_invalid_status(observed, fleet, settings, moment))
     held = held_of(service.status, moment.timestamp())
     look = _look(observed, settings, owner, service.spec, service_key(root_key, service.uid), held)
@@ -119,7 +120,7 @@ def _view(look: _Look) -> View:
     return View(
         spec=look.spec,
         fit=look.fit,
-        fleet=look.fleet,
+        fleet=own_fleet(look.owner, look.fleet, look.observed.children),
         roll=look.roll,
         deployment=look.deployment,
         has_router=has_router(look.spec),

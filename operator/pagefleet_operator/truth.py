@@ -1,7 +1,8 @@
 """Compares what the watches told with what the cluster says: at the start, now and then, and after a watch was cut.
 
-A watch that begins anew lists what is there and can't say what went meanwhile; a watch can also go deaf, or its right
-be taken away while it is open. Each of these is found here and nowhere else.
+A watch that begins anew lists what is there and can't say what went meanwhile, nor, where nothing is left, that it
+listed at all; a watch can also go deaf, or its right be taken away while it is open. Each of these is found here and
+nowhere else.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from pagefleet_operator.kinds import ResourceKind, watched
 
 logger = logging.getLogger(__name__)
 
-_RIGHTS_SECONDS = 20.0
+_SHORTEST_LISTS_SECONDS = 20.0
 _SOON_SECONDS = 1.0
 _DEAF_SECONDS = 30.0
 
@@ -37,7 +38,11 @@ class Truth:
     refused: str = ""  # rights that are missing
     deaf: str = ""  # objects that no watch has told of
     _unseen: dict[str, float] = field(default_factory=dict)
-    _rights_checked_at: float = float("-inf")
+    _asked_at: float = float("-inf")
+    _swept_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._swept_at = self.clock()
 
     @property
     def _kinds(self) -> tuple[ResourceKind, ...]:
@@ -46,15 +51,18 @@ class Truth:
     async def run(self) -> None:
         """Until cancelled."""
         await self._until_filled()
-        swept_at = self.clock()
         while True:
             await asyncio.sleep(_SOON_SECONDS)
-            await self._check_rights()
-            due = self.clock() - swept_at > (_DEAF_SECONDS if self._unseen else self.resync_seconds)
-            if due or self.watches.was_listed_again:
-                self.watches.was_listed_again = False
-                await self._sweep()
-                swept_at = self.clock()
+            await self.look()
+
+    async def look(self) -> None:
+        """Compare where there is a reason to."""
+        all_went = await self._ask_shortest_lists()
+        due = self.clock() - self._swept_at > (_DEAF_SECONDS if self._unseen else self.resync_seconds)
+        if due or all_went or self.watches.was_listed_again:
+            self.watches.was_listed_again = False
+            await self._sweep()
+            self._swept_at = self.clock()
 
     async def _until_filled(self) -> None:
         """The watches have told of everything that was there when they began."""
@@ -75,6 +83,7 @@ class Truth:
                 break
             missing = None  # some of it may be gone by now
         self.watches.was_listed_again = False
+        self._swept_at = self.clock()
         self.filled.set()
         logger.info("all watches are filled", extra={"services": len(self.cache.service_keys())})
 
@@ -113,23 +122,30 @@ class Truth:
         pages = self.api.pages(kind.path(namespace), _query(kind), only_metadata=True)
         return {item["metadata"]["uid"] async for page in pages for item in page}
 
-    async def _check_rights(self) -> None:
-        """A right that is taken away shows only when an open watch ends: ask for the shortest list of each kind."""
-        if self.clock() - self._rights_checked_at < _RIGHTS_SECONDS:
-            return
-        self._rights_checked_at = self.clock()
-        refused = ""
+    async def _ask_shortest_lists(self) -> bool:
+        """Ask for one object of each kind, now and then, and return whether a kind has none of which some are known.
+
+        A right that is taken away shows in no other way before an open watch ends, and a new list that is empty calls
+        no handler.
+        """
+        if self.clock() - self._asked_at < _SHORTEST_LISTS_SECONDS:
+            return False
+        self._asked_at = self.clock()
+        refused, all_went = "", False
         for kind in self._kinds:
             for namespace in self.namespaces:
                 try:
-                    await self.api.get(kind.path(namespace), {"limit": "1"} | _query(kind))
+                    found = await self.api.get(kind.path(namespace), {"limit": "1"} | _query(kind))
                 except RefusedFault as fault:
                     refused = fault.message
                 except Fault:
                     continue  # the watches themselves and the canary see an API that is out of reach
+                else:
+                    all_went = all_went or (not found.get("items") and bool(self.cache.uids(kind, namespace)))
         if refused and refused != self.refused:
             logger.error("a right is missing; install the chart's roles again: %s", refused)
         self.refused = refused
+        return all_went
 
 
 def _query(kind: ResourceKind) -> dict[str, str]:

@@ -48,9 +48,10 @@ def _answering(folder: Path, answer: bytes) -> Iterator[Cluster]:
         (_says("403 Forbidden", b'{"mess', 1000), "broke off in the middle of an answer"),
         (_says("200 OK", b"<html></html>", 13), "not as an API server does: <html></html>"),
         (_says("200 OK", b"[]", 2), "not as an API server does: []"),
+        (_says("200 OK", b"{}", 2), "not as an API server does: {}"),
         (_says("401 Unauthorized", b"null", 4), "answered 401: null"),
     ],
-    ids=["cut", "cut refusal", "page", "list", "null"],
+    ids=["cut", "cut refusal", "page", "list", "object", "null"],
 )
 def test_an_answer_that_is_none_is_said_with_the_server(tmp_path: Path, answer: bytes, said: str) -> None:
     with _answering(tmp_path, answer) as cluster, pytest.raises(FleetError, match=re.escape(said)):

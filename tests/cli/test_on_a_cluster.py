@@ -45,6 +45,10 @@ class Services:
         body["status"] |= {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1, "ready": "1/1"}
         self._objects.patch_namespaced_custom_object_status(GROUP, VERSION, NAMESPACE, PLURAL, name, body)
 
+    def hold(self, name: str, *finalizers: str) -> None:
+        body = {"metadata": {"finalizers": [*finalizers]}}
+        self._objects.patch_namespaced_custom_object(GROUP, VERSION, NAMESPACE, PLURAL, name, body)
+
     def get(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self._objects.get_namespaced_custom_object(GROUP, VERSION, NAMESPACE, PLURAL, name)
         return found
@@ -82,6 +86,7 @@ def test_services_are_listed_and_shown_in_every_form(services: Services) -> None
     table = services.run("get", "shown").stdout.splitlines()
     assert table[0].split() == ["NAME", "MODEL", "READY", "UP-TO-DATE", "STATUS", "KV%", "AGE"]
     assert table[1].split()[:5] == ["shown", "simulated://smollm2-135m", "1/1", "1", "Loading"]
+    assert len(services.run("get", "shown", "shown").stdout.splitlines()) == 2
     assert "URL" in services.run("get", "-o", "wide").stdout
     assert services.run("get", "-o", "name").stdout.split() == ["shown"]
     for found in (
@@ -98,6 +103,10 @@ def test_services_are_listed_and_shown_in_every_form(services: Services) -> None
 
 def test_a_scaled_number_is_checked_by_the_cluster_and_stays(services: Services) -> None:
     services.create("scaled")
+    assert (
+        "scaled goes to 1 replica; `pagefleet wait scaled` waits for it\n"
+        == services.run("scale", "scaled", "1").stdout
+    )
     assert services.run("scale", "scaled", "3").returncode == 0
     assert services.get("scaled")["spec"]["replicas"] == 3
     assert services.run("scale", "scaled", "--replicas", "2").returncode == 0
@@ -162,3 +171,13 @@ def test_a_service_without_pods_has_no_logs_yet(services: Services) -> None:
     done = services.run("logs", "quiet")
     assert done.returncode == 1 and "quiet has no engine pod; there are: none" in done.stderr
     services.run("delete", "quiet")
+
+
+def test_a_deletion_that_somebodys_finalizer_holds_up_names_it(services: Services) -> None:
+    services.create("held")
+    services.hold("held", "other.example/keep")
+    done = services.run("delete", "held", "held", "--timeout", "1")
+    assert done.returncode == 1
+    assert "the InferenceService held is held by the finalizers other.example/keep" in done.stderr
+    services.hold("held")
+    assert services.run("wait", "held", "--timeout", "1").returncode == 1  # it is gone

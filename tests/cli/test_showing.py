@@ -10,7 +10,8 @@ import yaml
 from pagefleet_cli.console import Console
 from pagefleet_cli.printing import as_json, as_names, as_table, as_yaml, changed_lines
 from pagefleet_cli.readiness import readiness
-from pagefleet_cli.services import curl
+from pagefleet_cli.services import check_devices, curl, what_is_left
+from pagefleet_local.errors import FleetError
 
 TABLE = {
     "columnDefinitions": [{"name": "Name"}, {"name": "Ready", "priority": 0}, {"name": "Reason", "priority": 1}],
@@ -92,6 +93,7 @@ def test_objects_are_shown_without_the_bookkeeping_of_apply() -> None:
         (service(("Ready", "True", "")), True, False, "Reason"),
         (service(("Ready", "False", "no pods"), ("ModelFits", "False", "80 GB")), False, True, "Reason: 80 GB"),
         (service(("Ready", "True", ""), ("ModelFits", "Unknown", "")), True, False, "Reason"),
+        (service(("Ready", "True", ""), replicas=1, num_ready=0), False, False, "0 of 1 replica is ready"),
         (service(("Ready", "True", ""), replicas=3, num_ready=2), False, False, "2 of 3 replicas are ready"),
         (
             service(("Ready", "True", ""), ("Progressing", "True", "no GPU is free"), replicas=3, num_ready=2),
@@ -142,3 +144,26 @@ def test_what_somebody_else_wrote_gives_the_terminal_no_orders(capsys: pytest.Ca
     assert as_table(TABLE | {"rows": [row]}, wide=False, with_namespace=False).endswith(r"für 😀\x1b[2J\x9b31m\u202e")
     Console().done("chat: \x1b[2J\nnext")
     assert capsys.readouterr().err == "chat: \\x1b[2J\nnext\n"
+
+
+def test_what_holds_a_deleted_service_is_named() -> None:
+    def held(name: str, *finalizers: str) -> dict[str, Any]:
+        return {"metadata": {"name": name, "finalizers": [*finalizers]}}
+
+    assert what_is_left(None, [held("chat-engine-1")]) == "1 pod left"
+    assert what_is_left(held("chat"), []) == "0 pods left"
+    assert what_is_left(held("chat", "a.example/keep", "b.example/bill"), [held("chat-engine-1", "c.example/log")]) == (
+        "the InferenceService chat is held by the finalizers a.example/keep, b.example/bill; the pod chat-engine-1 is"
+        " held by the finalizers c.example/log, which go when what has set them takes them away"
+    )
+
+
+def test_a_played_model_on_devices_that_the_machine_lacks_is_told_how_to_pretend() -> None:
+    played = service(replicas=2, accelerator={"resource": "nvidia.com/gpu", "count": 4})
+    nodes = [{"status": {"allocatable": {"cpu": "2", "nvidia.com/gpu": "6"}}}]
+    with pytest.raises(FleetError, match=r"asks for 8 of nvidia\.com/gpu, and .* offers 6; .* --pretend nvidia"):
+        check_devices(played, nodes)
+    enough = [{"status": {"allocatable": {"nvidia.com/gpu": "8"}}}]
+    check_devices(played, enough)
+    check_devices(service(accelerator={"resource": "cpu", "count": 4}), nodes)
+    check_devices(service(model={"uri": "hf://a/b"}, accelerator=played["spec"]["accelerator"]), [])

@@ -150,7 +150,10 @@ def test_ready_is_true_only_where_somebody_of_this_generation_answers(world: Obs
         for kind, one in conditions_by_type(document).items()
     }
     answering = [
-        one for one in world.pods if one.component == "engine" and one.ready and not one.deleting and not one.finished
+        one
+        for one in world.pods
+        if ("Deployment", "chat-engine") in world.children  # else they are somebody else's
+        and (one.component, one.ready, one.deleting, one.finished) == ("engine", True, False, False)
     ]
     if verdicts["Ready"].status == "True":
         assert verdicts["Available"].status == "True"

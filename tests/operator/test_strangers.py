@@ -8,7 +8,7 @@ from pagefleet_operator.actions import Action, AnnotatePod, Apply, Delete, SetPo
 from pagefleet_operator.children import Key
 from pagefleet_operator.faults import NameTakenFault, TemporaryFault
 from pagefleet_operator.strangers import check_owner, in_one, not_held_back, unmade
-from tests.operator.builders import all_live, applied, edited, engine, observed, planned, serving
+from tests.operator.builders import all_live, applied, condition, edited, engine, observed, planned, serving
 
 LIVE: Key = ("ConfigMap", "chat-live")
 BUDGET: Key = ("PodDisruptionBudget", "chat-engine")
@@ -94,3 +94,24 @@ def test_all_names_that_are_taken_are_told_at_once() -> None:
         ("NameTaken", "ConfigMap a is there; Service b is there")
     ]
     assert in_one([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("lost", "counted", "ready"),
+    [
+        (("Deployment", "chat-engine"), "0/1", ("Unknown", "Pending", "the engine's Deployment is being made")),
+        (
+            ("Deployment", "chat-router"),
+            "1/1",
+            ("False", "RouterStarting", "replicas are ready, the router before them isn't yet"),
+        ),
+    ],
+)
+def test_pods_of_a_deployment_that_somebody_else_has_are_not_counted(
+    lost: Key, counted: str, ready: tuple[str, str, str]
+) -> None:
+    world = serving()
+    left = {key: child for key, child in world.children.items() if key != lost}
+    found = planned(replace(world, children=left))
+    assert found.status is not None and found.status["ready"] == counted
+    assert condition(found, "Ready") == ready

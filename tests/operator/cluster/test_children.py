@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pagefleet_contract.names import KIND, LABEL_MANAGED_BY, child_name
+from pagefleet_contract.names import KIND, LABEL_MANAGED_BY, LABEL_SERVICE, child_name
 from tests.e2e.cluster import Object, holds
 from tests.e2e.services import service
 from tests.operator.cluster.bed import Bed, Operator, holds_for, wait_until
@@ -178,6 +178,42 @@ def test_what_bears_a_childs_name_and_is_not_ours_is_left_alone(bed: Bed, operat
         bed.namespace,
         "chat",
         lambda found: found is not None and not holds(found, "Progressing", "False", "NameTaken"),
+    )
+
+
+def test_what_an_orphaning_deletion_left_is_neither_counted_nor_taken_over_by_the_next_of_its_name(
+    bed: Bed, operator: Operator
+) -> None:
+    first = _create(bed)
+    wait_until("both pods", lambda: len(bed.cluster.all("Pod", bed.namespace)) == 2)
+    for pod in bed.cluster.all("Pod", bed.namespace):
+        make_ready(bed.cluster, pod)
+    bed.cluster.wait_for("Ready", KIND, bed.namespace, "chat", lambda found: holds(found, "Ready"))
+    left = {item["metadata"]["uid"] for item in _owned(bed, first["metadata"]["uid"])}
+    bed.cluster.delete(KIND, bed.namespace, "chat", propagationPolicy="Orphan")
+    bed.cluster.wait_for("it is gone", KIND, bed.namespace, "chat", lambda found: found is None)
+    bed.cluster.create(service(bed.namespace))
+    told = bed.cluster.wait_for(
+        "the name is taken",
+        KIND,
+        bed.namespace,
+        "chat",
+        lambda found: holds(found, "Ready", "False", "NameTaken"),
+    )
+    assert not told["status"].get("readyReplicas") and not holds(told, "Available")
+    assert not _owned(bed, told["metadata"]["uid"])
+    there = {item["metadata"]["uid"] for kind in _KINDS for item in bed.cluster.all(kind, bed.namespace)}
+    assert left <= there
+    # As the documentation has it.
+    for kind in _KINDS:
+        for item in bed.cluster.all(kind, bed.namespace, f"{LABEL_SERVICE}=chat"):
+            bed.cluster.delete(kind, bed.namespace, item["metadata"]["name"])
+    bed.cluster.wait_for(
+        "an engine of its own",
+        "Deployment",
+        bed.namespace,
+        "chat-engine",
+        lambda found: found is not None and found["metadata"]["uid"] not in left,
     )
 
 
