@@ -15,6 +15,15 @@ CACHED_CHARACTERS = 1024 * 1024
 
 # Between JSON's parts; a bound, since a small model may otherwise write white space until its tokens end.
 _WHITE_SPACE = r"[\x20\x0A\x0D\x09]{0,32}"
+# What llguidance says of schemas that it can't follow, and what that means to somebody who has written one.
+_MEANINGS = (
+    ("NoExtensionBias", "a $ref leads back to itself with nothing in between; let it stand in a property or in items"),
+    (
+        "circular references with sibling keys",
+        "a $ref to a schema that it is part of has other keys beside it; leave them out",
+    ),
+    ("oneOf constraints are not supported", "oneOf is followed only where its parts can't overlap; write anyOf"),
+)
 
 
 class GrammarFault(RuntimeFault):
@@ -94,10 +103,8 @@ class GrammarCompiler:
         if not tried.is_error():
             tried.compute_bitmask()
         if tried.is_error():
-            raise invalid(
-                f"the {grammar.kind} can't be used: {_first_line(tried.get_error())}; change or simplify it",
-                code=code,
-            )
+            told = _meaning(_first_line(tried.get_error()))
+            raise invalid(f"the {grammar.kind} can't be used: {told}", code=code)
         return Matcher(matcher, self._eos_token_ids)
 
 
@@ -113,3 +120,8 @@ def _definition(grammar: Grammar) -> str:
 def _first_line(message: str) -> str:
     """Return what a client should see of llguidance's message, which goes on with the parser's inner state."""
     return (message.partition("<state>")[0].strip().splitlines() or ["no reason given"])[0][:300]
+
+
+def _meaning(message: str) -> str:
+    known = (meaning for words, meaning in _MEANINGS if words in message)
+    return next(known, f"{message}; change or simplify it")

@@ -261,6 +261,20 @@ def test_a_scaled_number_survives_the_next_apply_of_a_manifest_without_it(kubect
     kubectl("delete", names.SHORT_NAME, "scaled")
 
 
+def test_c02_a_spec_of_almost_200_kb_is_applied_and_edited_by_plain_apply(kubectl: Kubectl) -> None:
+    """Client-side apply keeps the whole manifest in an annotation, and 256 KiB are all that annotations may have."""
+    templates = [{"name": f"TEMPLATE_{index}", "value": f"{index}" * 32_000} for index in range(6)]
+    for queue in (11, 12):
+        spec = {"podTemplate": {"env": templates}, "scheduling": {"maxQueue": queue}}
+        manifest = yaml.safe_dump(merged(named("big"), {"spec": spec}))
+        assert 190_000 < len(manifest) < 200_000
+        kubectl("apply", "-f", "-", given=manifest)
+        found = json.loads(kubectl("get", names.SHORT_NAME, "big", "-o", "json"))
+        assert merged(found["spec"], spec) == found["spec"]
+        assert len(found["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"]) > 190_000
+    kubectl("delete", names.SHORT_NAME, "big")
+
+
 def test_the_table_shows_the_columns_and_wide_shows_more(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", given=yaml.safe_dump(named("shown")))
     status = {
