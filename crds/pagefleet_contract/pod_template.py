@@ -149,6 +149,11 @@ class PodTemplate(Section, WithRules):
             f"`volumes` must not use the names {', '.join(RESERVED_VOLUMES[:-1])} or {RESERVED_VOLUMES[-1]}: reserved",
         ),
         CelRule(
+            f"!has(self.volumeMounts) || self.volumeMounts.all(m, m.name in {list(RESERVED_VOLUMES)!r}"
+            " || (has(self.volumes) && self.volumes.exists(v, v.name == m.name)))",
+            "`volumeMounts` must name volumes that stand in `volumes`",
+        ),
+        CelRule(
             f"!has(self.volumeMounts) || self.volumeMounts.all(m, m.mountPath != '{MOUNT_ROOT}'"
             f" && !m.mountPath.startsWith('{MOUNT_ROOT}/'))",
             f"`volumeMounts` must not lie under {MOUNT_ROOT}: it is reserved",

@@ -13,6 +13,12 @@ def _limited(limits: Manifest) -> Manifest:
     return {**beside, "podTemplate": {"resources": {"limits": limits}}}
 
 
+def _mounted(volume: str, path: str, **mount: str) -> Manifest:
+    """Return what a service with a volume `a` says that mounts one."""
+    mounts = [{"name": volume, "mountPath": path, **mount}]
+    return {"podTemplate": {"volumes": [{"name": "a", "emptyDir": {}}], "volumeMounts": mounts}}
+
+
 # The beginning of the message, what is refused, what is admitted; both are laid over the smallest spec.
 RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
     (
@@ -172,14 +178,24 @@ RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
         {"podTemplate": {"volumes": [{"name": "models", "emptyDir": {"sizeLimit": "1Gi"}}]}},
     ),
     (
+        "`volumeMounts` must name volumes that stand in `volumes`",
+        _mounted("b", "/data"),
+        _mounted("a", "/data"),
+    ),
+    (
+        "`volumeMounts` must name volumes that stand in `volumes`",
+        {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": "/data"}]}},
+        _mounted("tmp", "/var/tmp"),
+    ),
+    (
         "`volumeMounts` must not lie under",
-        {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": f"{names.MOUNT_ROOT}/keys"}]}},
-        {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": f"{names.MOUNT_ROOT}s", "subPath": "x"}]}},
+        _mounted("a", f"{names.MOUNT_ROOT}/keys"),
+        _mounted("a", f"{names.MOUNT_ROOT}s", subPath="x"),
     ),
     (
         "`volumeMounts` must be absolute paths",
-        {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": f"/x/..{names.MOUNT_ROOT}/keys"}]}},
-        {"podTemplate": {"volumeMounts": [{"name": "a", "mountPath": "/home/x/.cache"}]}},
+        _mounted("a", f"/x/..{names.MOUNT_ROOT}/keys"),
+        _mounted("a", "/home/x/.cache"),
     ),
     (
         "`simulation` must be absent unless",
