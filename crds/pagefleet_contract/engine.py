@@ -114,8 +114,11 @@ class ModelSettings(Section):
     that can be had. On a GPU auto is triton, or else plain. Where what is named can't be had, it is plain."""
 
 
+_BUDGET_PERCENT = 90
+
+
 class Budget(Section, WithRules):
-    """How much memory the KV cache gets: exactly one of the three fields."""
+    """How much memory the KV cache gets: at most one of the three fields."""
 
     blocks: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Number of KV blocks."""
@@ -125,24 +128,35 @@ class Budget(Section, WithRules):
 
     memory_percent: int | None = Field(default=None, ge=1, le=100)
     """Share of the device's memory (on a CPU: of the container's limit) for weights, workspace and KV
-    together, in percent."""
+    together, in percent; 90 where none of the three is given."""
 
     cel_rules: ClassVar[tuple[CelRule, ...]] = (
         CelRule(
-            "[has(self.blocks), has(self.memory), has(self.memoryPercent)].exists_one(given, given)",
-            "`budget` must have exactly one of `blocks`, `memory` and `memoryPercent`",
+            "[has(self.blocks), has(self.memory), has(self.memoryPercent)].filter(given, given).size() <= 1",
+            "`budget` must have at most one of `blocks`, `memory` and `memoryPercent`",
         ),
     )
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
+    def _at_most_one(self) -> Self:
         given = [name for name in ("blocks", "memory", "memory_percent") if getattr(self, name) is not None]
-        if len(given) != 1:
-            found = " and ".join(to_camel(name) for name in given) or "nothing"
+        if len(given) > 1:
+            found = " and ".join(to_camel(name) for name in given)
             raise ValueError(
-                f"kvCache.budget has {found}; it must have exactly one of blocks, memory and memoryPercent"
+                f"kvCache.budget has {found}; it must have at most one of blocks, memory and memoryPercent"
             )
         return self
+
+    @property
+    def percent(self) -> int | None:
+        """The share of the memory in percent, given or by default; None where blocks or bytes are given.
+
+        It is no default of the schema: that would be written into each object, and stand there beside the field that
+        a later edit gives.
+        """
+        if self.blocks is not None or self.memory is not None:
+            return None
+        return _BUDGET_PERCENT if self.memory_percent is None else self.memory_percent
 
 
 class Retention(Section):
@@ -179,7 +193,7 @@ class KVCacheSettings(Section):
     block_size: Literal[1, 2, 4, 8, 16, 32, 64, 128] = 16
     """Tokens in a KV block (page); a power of two."""
 
-    budget: Budget = Budget(memory_percent=90)
+    budget: Budget = Budget()
 
     dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8", "int8"] = "auto"
     """Type of the stored keys and values; auto is the model's dtype. fp8 (e4m3, scales by layer) takes half of

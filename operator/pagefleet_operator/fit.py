@@ -201,8 +201,8 @@ def _length(model: ModelFacts, config: EngineConfig) -> int | None:
 def _judge(config: EngineConfig, sizes: _Sizes) -> Fit:
     budget = config.kv_cache.budget
     block_bytes = bytes_per_block(sizes.shape, sizes.kv_dtype, config.kv_cache.block_size)
-    if budget.memory_percent is not None:
-        share = sizes.memory_bytes * budget.memory_percent // 100
+    if budget.percent is not None:
+        share = sizes.memory_bytes * budget.percent // 100
         with_scratch = block_bytes + scratch_bytes(sizes.shape, block_bytes)
         fits = blocks_in(share - sizes.fixed_bytes, with_scratch)
         return _fits(config, sizes, fits, block_bytes) if fits else _no_room(config, sizes, with_scratch, share)
@@ -234,7 +234,7 @@ def _fits(config: EngineConfig, sizes: _Sizes, blocks: int, block_bytes: int) ->
 
 
 def _no_room(config: EngineConfig, sizes: _Sizes, block_bytes: int, share: int) -> Fit:
-    percent = config.kv_cache.budget.memory_percent
+    percent = config.kv_cache.budget.percent
     assert percent is not None, "the caller looked"
     least_bytes = sizes.fixed_bytes + block_bytes
     needed = -(-least_bytes * 100 // percent)

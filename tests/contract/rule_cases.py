@@ -87,11 +87,15 @@ RULES: tuple[tuple[str, Manifest, Manifest], ...] = (
         _limited({"memory": "8Gi"}),
     ),
     (
-        "`budget` must have exactly one of",
+        "`budget` must have at most one of",
         {"kvCache": {"budget": {"blocks": 5, "memoryPercent": 90}}},
         {"kvCache": {"budget": {"blocks": 5}}},
     ),
-    ("`budget` must have exactly one of", {"kvCache": {"budget": {}}}, {"kvCache": {"budget": {"memory": "2Gi"}}}),
+    (
+        "`budget` must have at most one of",
+        {"kvCache": {"budget": {"blocks": 5, "memory": "2Gi"}}},
+        {"kvCache": {"budget": {"memory": "2Gi"}}},
+    ),
     (
         "`hostMemory` must be given where",
         {"kvCache": {"swap": {"mode": "Host"}}},

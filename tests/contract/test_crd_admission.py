@@ -195,7 +195,6 @@ def test_the_smallest_service_shows_every_default_that_is_a_constant(api: client
         "accelerator": {"resource": "nvidia.com/gpu", "count": 1},
         "kvCache": {
             "blockSize": 16,
-            "budget": {"memoryPercent": 90},
             "dtype": "auto",
             "prefixSharing": {"mode": "Service", "retention": {"policy": "LRU"}},
             "swap": {"mode": "Recompute"},
@@ -250,6 +249,23 @@ def test_kubectl_explains_every_field(kubectl: Kubectl) -> None:
         explained = kubectl("explain", f"{names.SHORT_NAME}.{path}")
         assert "<empty>" not in explained
         assert "in percent" in explained or "secretKeyRef" in explained
+
+
+def test_every_service_can_be_edited_into_every_other_and_back(kubectl: Kubectl) -> None:
+    """A default that the server writes into an object stays in it, beside whatever field an edit then gives."""
+    goods = {f"edited-{index}": good for index, (_, _, good) in enumerate(RULES)}
+
+    def listed(specs: dict[str, Manifest]) -> str:
+        items = [merged(service(), {"metadata": {"name": name}, "spec": spec}) for name, spec in specs.items()]
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+    smallest: dict[str, Manifest] = {name: {} for name in goods}
+    try:
+        for how in ((), ("--server-side", "--force-conflicts")):
+            for specs in (smallest, goods, smallest):
+                kubectl("apply", *how, "-f", "-", given=listed(specs))
+    finally:
+        kubectl("delete", names.PLURAL, *goods)
 
 
 def test_a_scaled_number_survives_the_next_apply_of_a_manifest_without_it(kubectl: Kubectl) -> None:

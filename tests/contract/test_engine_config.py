@@ -8,8 +8,16 @@ from pagefleet_contract.engine import EngineConfig, quantity_bytes
 
 def test_a_model_alone_is_enough() -> None:
     config = EngineConfig.model_validate({"model": {"uri": "hf://owner/name"}})
-    assert config.kv_cache.budget.memory_percent == 90
+    assert config.kv_cache.budget.percent == 90
     assert config.scheduling.max_sequences == 256
+
+
+def test_what_is_given_takes_the_place_of_the_default_share() -> None:
+    shares = [
+        EngineConfig.model_validate({"model": {"uri": "m"}, "kvCache": {"budget": budget}}).kv_cache.budget.percent
+        for budget in ({}, {"memoryPercent": 50}, {"blocks": 5}, {"memory": "1Gi"})
+    ]
+    assert shares == [90, 50, None, None]
 
 
 def test_both_spellings_mean_the_same() -> None:
@@ -30,7 +38,6 @@ def test_the_settings_round_trip_through_their_file() -> None:
     ("values", "words"),
     [
         ({"model": {"uri": "m", "dtyp": "auto"}}, "dtyp"),
-        ({"model": {"uri": "m"}, "kvCache": {"budget": {}}}, "nothing"),
         ({"model": {"uri": "m"}, "kvCache": {"budget": {"blocks": 1, "memory": "1Gi"}}}, "blocks and memory"),
         ({"model": {"uri": "m"}, "kvCache": {"budget": {"memory": "12x"}}}, "64Gi"),
         ({"model": {"uri": "m"}, "kvCache": {"blockSize": 24}}, "blockSize"),

@@ -86,7 +86,7 @@ def test_one_way_of_budgeting_replaces_the_files(tmp_path: Path) -> None:
 
 def test_two_ways_of_budgeting_are_refused() -> None:
     (line,) = refusal("m", "--kv-cache-budget-blocks", "3", "--kv-cache-budget-memory", "1Gi")
-    assert "kvCache.budget has blocks and memory" in line and "exactly one" in line
+    assert "kvCache.budget has blocks and memory" in line and "at most one" in line
 
 
 def test_every_mistake_has_a_line_with_the_field_what_was_found_and_what_was_expected() -> None:
@@ -140,7 +140,7 @@ def test_help_shows_every_flag_with_its_default_and_bounds() -> None:
     for leaf in leaves():
         assert leaf.flag in text
     assert "[default: 256; 1 to 4096]" in text
-    assert "in percent. [default: 90; 1 to 100]" in text
+    assert "90 where none of the three is given. [1 to 100]" in text
 
 
 def _values(leaf: Leaf) -> st.SearchStrategy[Any]:

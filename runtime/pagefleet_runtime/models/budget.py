@@ -108,8 +108,8 @@ def _blocks_of_memory(memory: str, block_bytes: int) -> int:
 
 
 def _blocks_of_percent(config: EngineConfig, sizes: LoadedSizes, block_bytes: int) -> int:
-    percent = config.kv_cache.budget.memory_percent
-    assert percent is not None, "the settings have exactly one kind of budget"
+    percent = config.kv_cache.budget.percent
+    assert percent is not None, "the caller looked"
     split = MemorySplit(sizes.memory_bytes, percent, sizes.weights_bytes, _workspace(sizes))
     num_blocks = blocks_in(split.kv_bytes, block_bytes + scratch_bytes(sizes.shape, block_bytes))
     if num_blocks == 0:
