@@ -3,7 +3,7 @@
 import urllib.parse
 
 # Beside everything under /v1/.
-_FORWARDED = frozenset({"/tokenize", "/detokenize", "/version"})
+_FORWARDED = frozenset({"/tokenize", "/detokenize", "/version", "/openapi.json"})
 _FORWARDED_BELOW = "/v1/"
 
 

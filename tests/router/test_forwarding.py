@@ -33,7 +33,7 @@ async def test_method_path_query_and_body_arrive_as_they_were_sent(method: str) 
     assert asked.body == body
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/version", "/v1/anything/else"])
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/version", "/openapi.json", "/v1/anything/else"])
 async def test_paths_of_the_api_are_passed_on(path: str) -> None:
     async with scripted_replica() as replica, door(replica) as d:
         assert (await d.http.post(path, content=b"{}")).status_code == 200

@@ -188,3 +188,14 @@ async def message_of(scene: Scene, kind: type[ChangePolicy]) -> ChangePolicy:
         while not (found := [message for message in scene.link.sent if isinstance(message, kind)]):
             await settle()
     return found[-1]
+
+
+def test_the_description_of_the_api_that_anybody_may_read_leaves_out_what_only_the_operator_may_do(
+    tmp_path: Path,
+) -> None:
+    async def play(scene: Scene, http: httpx2.AsyncClient) -> None:
+        paths = (await http.get("/openapi.json")).json()["paths"]
+        assert PATH_READY in paths
+        assert not [path for path in paths if path.startswith("/pagefleet/")]
+
+    admin_test(tmp_path, play)
