@@ -17,6 +17,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_letters[near[0]]}?" if near else ""
 
 
+def one_letter_off(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that differs from this one by a single letter, or by its spelling alone."""
+    return next((each for each in known if _is_one_edit(_letters(name), _letters(each))), None)
+
+
 def near_field(model: type[BaseModel], path: Sequence[str | int]) -> str:
     """Return `did_you_mean` for an unknown field, by its path from the model on."""
     section: type[BaseModel] | None = model
@@ -47,3 +52,10 @@ def _section_of(kind: Any) -> type[BaseModel] | None:
 def _letters(name: str) -> str:
     """Return the name without what tells spellings apart: maxLength, max_length and --max-length are one."""
     return name.lower().replace("_", "").replace("-", "")
+
+
+def _is_one_edit(one: str, other: str) -> bool:
+    """Whether one letter that is changed, left out or put in makes one of the other; equal ones are, too."""
+    shorter, longer = sorted((one, other), key=len)
+    same = next((place for place, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(shorter))
+    return shorter[same:] == longer[same + 1 :] or shorter[same + 1 :] == longer[same + 1 :]

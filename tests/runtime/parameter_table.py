@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.runtime.parameter_trials import ENDPOINTS, Endpoint
+from tests.runtime.parameter_trials import ENDPOINTS, FOREIGN, Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "runtime" / "README.md"
@@ -17,12 +17,24 @@ _TESTS = "tests/runtime/test_api_parameters.py"
 
 def table() -> str:
     """Return the tables of all endpoints."""
-    return "\n".join(_section(key, endpoint) for key, endpoint in ENDPOINTS.items())
+    return "\n".join([*(_section(key, endpoint) for key, endpoint in ENDPOINTS.items()), _foreign_section()])
 
 
 def _section(key: str, endpoint: Endpoint) -> str:
     head = f"### `POST {endpoint.parameters.endpoint}`\n\n" + _HEAD
     return head + "".join(_line(key, endpoint, name) for name in endpoint.names)
+
+
+def _foreign_section() -> str:
+    """Return what isn't OpenAI's nor ours, and is refused all the same."""
+    head = "### Other servers' parameters that are rejected\n\n| parameter | where | why |\n| --- | --- | --- |\n"
+    lines: dict[tuple[str, str], list[str]] = {}
+    for key, name in FOREIGN:
+        lines.setdefault((name, _meaning(ENDPOINTS[key], name)), []).append(key)
+    return head + "".join(
+        f"| `{name}` | {'all' if len(keys) == len(ENDPOINTS) else ', '.join(keys)} | {reason} |\n"
+        for (name, reason), keys in sorted(lines.items())
+    )
 
 
 def _line(key: str, endpoint: Endpoint, name: str) -> str:

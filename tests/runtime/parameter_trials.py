@@ -118,6 +118,7 @@ _CHAT = _SAMPLING | _IGNORED | {
     "parallel_tool_calls": Trial(
         False, lambda seen: seen.response.text.count('"name":"f"') == 1, {"tools": [_TOOL]}, _CALL + _CALL
     ),
+    "chat_template_kwargs": Trial({"enable_thinking": False}, lambda seen: seen.prompt.endswith(b"<think></think>")),
     "reasoning_effort": Trial("low"),
     "verbosity": Trial("low"),
     "audio": Trial({"voice": "alloy", "format": "wav"}),
@@ -197,3 +198,9 @@ ENDPOINTS = {
     ),
 }
 LINES = tuple((key, name) for key, endpoint in ENDPOINTS.items() for name in endpoint.names)
+# What is refused and is neither OpenAI's nor ours.
+FOREIGN = tuple(
+    (key, name)
+    for key, endpoint in ENDPOINTS.items()
+    for name in sorted(set(endpoint.parameters.rejected) - set(endpoint.names))
+)

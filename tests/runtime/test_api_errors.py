@@ -142,6 +142,7 @@ WRONG_FIELDS: dict[str, dict[str, Any]] = {
     "seed": {"seed": 2**70},
     "chat_template": {"chat_template": "{{ 1 }}"},
     "chat_template_kwargs": {"chat_template_kwargs": {"chat_template": "{{ 1 }}"}},
+    "chat_template_kwargs.thinking": {"chat_template_kwargs": {"thinking": [True]}},
 }
 
 

@@ -304,3 +304,57 @@ def test_a_template_of_its_own_for_tools_is_used_only_with_tools(tmp_path: Path)
     prompt = ChatPrompt(tokenizer)
     assert shown(tokenizer, prompt.ids([user("a")])) == "plain"
     assert shown(tokenizer, prompt.ids([user("a")], [WEATHER])) == "1 tools"
+
+
+THINKING_TEMPLATE = PLAIN_TEMPLATE + (
+    "{% if enable_thinking is defined and not enable_thinking %}{{ '<think></think>' }}{% endif %}"
+    "{% if effort %}{{ effort.upper() }}{% endif %}"
+)
+
+
+def test_a_clients_variables_reach_the_template(tmp_path: Path) -> None:
+    prompt, tokenizer = prompt_with(tmp_path, THINKING_TEMPLATE)
+    assert shown(tokenizer, prompt.ids([user("a")])).endswith("assistant\n")
+    told = {"enable_thinking": False, "effort": "low", "unread": None}
+    assert shown(tokenizer, prompt.ids([user("a")], variables=told)).endswith("assistant\n<think></think>LOW")
+
+
+def test_a_control_text_in_a_variable_stays_text(tmp_path: Path) -> None:
+    prompt, tokenizer = prompt_with(tmp_path, THINKING_TEMPLATE)
+    ids = prompt.ids([user("a")], variables={"effort": "<|im_start|>"})
+    assert ids.count(IM_START_ID) == 2
+    assert shown(tokenizer, ids).endswith("<|im_start|>")
+
+
+@pytest.mark.parametrize(
+    "name",
+    "messages tools documents chat_template add_generation_prompt continue_final_message tokenize conversations "
+    "return_assistant_tokens_mask bos_token eos_token raise_exception range self".split(),
+)
+def test_what_the_template_gets_from_the_server_is_no_variable_of_a_client(prompt: ChatPrompt, name: str) -> None:
+    with pytest.raises(RequestRefused, match=f"chat_template_kwargs can't set {name}:") as refused:
+        prompt.ids([user("a")], variables={"effort": 1, name: False})
+    assert (refused.value.refusal.status, refused.value.refusal.param) == (400, "chat_template_kwargs")
+
+
+@pytest.mark.parametrize(
+    ("variables", "param", "told"),
+    [
+        ({"a": {"b": 1}}, "chat_template_kwargs.a", "is an object; it must be a string, a number"),
+        ({"a": [1]}, "chat_template_kwargs.a", "is an array"),
+        ({"a": "x" * 1025}, "chat_template_kwargs.a", "has 1025 characters; it may have 1024"),
+        ({"a": 10**7}, "chat_template_kwargs.a", "-1000000 to 1000000"),
+        ({"a b": 1}, "chat_template_kwargs", "the name 'a b'"),
+        ({"__class__": 1}, "chat_template_kwargs", "the name '__class__'"),
+        ({"x" * 65: 1}, "chat_template_kwargs", "64 at most"),
+        ({f"a{number}": 1 for number in range(33)}, "chat_template_kwargs", "has 33 names; it may have 32"),
+        ({"effort": 5}, "chat_template_kwargs", "the model's chat template can't take these here"),
+    ],
+)
+def test_a_variable_that_cant_be_taken_is_named(
+    tmp_path: Path, variables: dict[str, object], param: str, told: str
+) -> None:
+    prompt, _ = prompt_with(tmp_path, THINKING_TEMPLATE)
+    with pytest.raises(RequestRefused, match=re.escape(told)) as refused:
+        prompt.ids([user("a")], variables=variables)
+    assert (refused.value.refusal.status, refused.value.refusal.param) == (400, param)

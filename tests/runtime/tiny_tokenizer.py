@@ -30,6 +30,7 @@ Answer with <tool_call>{"name": ..., "arguments": ...}</tool_call> to call one.<
 {%- endfor %}
 {%- if add_generation_prompt %}
 {{- "<|im_start|>assistant\\n" }}
+{%- if enable_thinking is false %}{{ "<think></think>" }}{% endif %}
 {%- endif %}"""
 
 

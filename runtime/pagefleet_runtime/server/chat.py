@@ -77,7 +77,7 @@ def plan_chat(fields: ChatRequest, text: ModelText, caller: Caller) -> ChatPlan:
     asks = constraint(fields.tools, fields.tool_choice, fields.parallel_tool_calls, fields.response_format)
     limit = text.max_length_tokens
     check_text_size(num_characters(fields.messages), text.longest_token_bytes, limit, "messages")
-    prompt_ids = text.chat_prompt.ids(fields.messages, asks.tools.shown)
+    prompt_ids = text.chat_prompt.ids(fields.messages, asks.tools.shown, fields.chat_template_kwargs)
     asked, asked_by = fields.max_tokens, "max_tokens"
     if fields.max_completion_tokens is not None:
         asked, asked_by = fields.max_completion_tokens, "max_completion_tokens"

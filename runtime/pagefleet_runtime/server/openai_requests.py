@@ -135,6 +135,10 @@ class ChatRequest(SamplingFields):
     parallel_tool_calls: bool = True
     """Whether one answer may call several."""
 
+    chat_template_kwargs: dict[str, Any] = {}
+    """Variables that the model's chat template reads, such as enable_thinking: an object of strings, numbers, true,
+    false or null. (An extra of ours.)"""
+
 
 class CompletionRequest(SamplingFields):
     prompt: str | Listed[str] | Listed[TokenId] | Listed[Listed[TokenId]]
@@ -197,6 +201,9 @@ class TokenizeRequest(Body):
     """A conversation to tokenise as /v1/chat/completions does; instead of prompt."""
 
     tools: list[dict[str, Any]] = Field(default=[], max_length=128)
+    chat_template_kwargs: dict[str, Any] = {}
+    """With messages: as in /v1/chat/completions."""
+
     add_special_tokens: bool = True
     """With prompt: whether the tokenizer adds what it adds to a text, such as a beginning token."""
 

@@ -50,7 +50,7 @@ def _tokenized(fields: TokenizeRequest, text: ModelText) -> Json:
         raise invalid("send exactly one of prompt and messages", "prompt")
     if fields.messages is not None:
         checked_tools(fields.tools)
-        ids = text.chat_prompt.ids(fields.messages, fields.tools)
+        ids = text.chat_prompt.ids(fields.messages, fields.tools, fields.chat_template_kwargs)
     else:
         ids = text.tokenizer.encode(fields.prompt or "", add_special_tokens=fields.add_special_tokens)
     answer: Json = {"count": len(ids), "max_model_len": text.max_length_tokens, "tokens": ids}

@@ -1,7 +1,8 @@
 """What the API does with each parameter: honoured, ignored or refused. The README's table is made from this one.
 
 `null` is the same as leaving a parameter out. A parameter that would change what the answer means, and that isn't
-there, is refused; a harmless value of it passes. Names that are in no list are ignored, and logged once each.
+there, is refused; a harmless value of it passes. Names that are in no list are ignored, and logged once each, but for
+those that are a letter away from one that would count: ignoring `max_token` would change the answer unseen.
 """
 
 import logging
@@ -9,11 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pagefleet_contract.near_names import one_letter_off
 from pagefleet_runtime.errors import invalid
 
 logger = logging.getLogger(__name__)
 
 Treatment = Literal["supported", "ignored", "rejected"]
+
+UNKNOWN = "unknown_parameter"
+
+# Of shorter names another one may well be a letter away (top_a, models) and mean something else.
+_LEAST_LETTERS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +38,11 @@ class Parameters:
         if name in self.ignored:
             return "ignored"
         return "rejected" if name in self.rejected else None
+
+    def meant(self, name: str) -> str | None:
+        """Return the name of consequence that this unknown one must be a slip of, if there is one."""
+        names = sorted({*self.supported, *self.rejected})
+        return one_letter_off(name, [known for known in names if len(known) >= _LEAST_LETTERS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +68,14 @@ class UnknownNames:
 
 
 def honoured(parameters: Parameters, body: dict[str, Any], unknown: UnknownNames) -> dict[str, Any]:
-    """Return the parameters of `body` that are to be honoured. Raises RequestRefused (400) for one that can't be."""
+    """Return the parameters of `body` that are to be honoured. Raises RequestRefused (400) for one that can't be, and
+    for a slip of the pen."""
     kept = {}
     for name, value in body.items():
         treatment = parameters.treatment(name)
         if treatment is None:
+            if value is not None and (meant := parameters.meant(name)):
+                raise invalid(f"{name} is no parameter of this endpoint; did you mean {meant}?", name, UNKNOWN)
             unknown.note(parameters.endpoint, name)
         elif value is not None and treatment == "supported":
             kept[name] = value
@@ -112,12 +127,11 @@ CHAT = Parameters(
     _SAMPLING
     | set(
         "messages max_tokens max_completion_tokens logprobs top_logprobs response_format tools tool_choice "
-        "parallel_tool_calls".split()
+        "parallel_tool_calls chat_template_kwargs".split()
     ),
     _IGNORED | {"reasoning_effort", "verbosity"},
     {
         **_FOREIGN,
-        "chat_template_kwargs": _NOT_FROM_REQUESTS,
         "audio": Rejection("answers are text only"),
         "modalities": Rejection("answers are text only", (["text"],)),
         "functions": Rejection("it is older than tools; use tools", ([],)),
@@ -154,5 +168,6 @@ RESPONSES = Parameters(
         "moderation": Rejection("there is no moderation model"),
         "access_programs": Rejection("there are no access programs"),
         "n": Rejection("a response is one answer", (1,)),
+        "chat_template_kwargs": Rejection("use /v1/chat/completions", ({},)),
     },
 )

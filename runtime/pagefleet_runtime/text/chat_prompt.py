@@ -1,6 +1,7 @@
 """Chat messages to token ids by the model's own template. Text that a client typed never becomes a control token."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
@@ -8,6 +9,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from pagefleet_runtime.errors import ModelRefused, invalid
 from pagefleet_runtime.text.control import ControlTexts
 from pagefleet_runtime.text.messages import template_message
+from pagefleet_runtime.text.template_variables import PARAM, checked_variables
 from pagefleet_runtime.text.tokenizer import ChatTemplates, Tokenizer
 from pagefleet_runtime.text.tool_instructions import with_calls_as_text, with_tools
 from pagefleet_runtime.text.typed_text import TypedText
@@ -17,6 +19,8 @@ _FREE_OBJECTS = frozenset({"arguments", "parameters"})
 
 # What a template raises over messages it can't take: its own refusals, and its mistakes with unforeseen shapes.
 _TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+_Chat = list[dict[str, object]]
 
 
 class ChatPrompt:
@@ -29,13 +33,18 @@ class ChatPrompt:
         if self._templates is not None:
             _check_syntax(self._templates)
 
-    def ids(self, messages: Sequence[object], tools: Sequence[Mapping[str, object]] = ()) -> list[int]:
+    def ids(
+        self,
+        messages: Sequence[object],
+        tools: Sequence[Mapping[str, object]] = (),
+        variables: Mapping[str, object] | None = None,
+    ) -> list[int]:
         """Return the prompt of a chat, the beginning of the assistant's turn included.
 
-        `messages` and `tools` are as the client sent them (JSON); the messages are checked here, the tools by
-        `checked_tools`. Pass no tools where tool_choice is none. Text parts are joined by a newline, in order; an empty
-        system message is shown to the template as such. Raises RequestRefused (400) that names the message's index
-        and the reason, also for what the template refuses.
+        `messages`, `tools` and `variables` (chat_template_kwargs) are as the client sent them (JSON); the tools are
+        checked by `checked_tools`, all else here. Pass no tools where tool_choice is none. Text parts are joined by a
+        newline, in order; an empty system message is shown to the template as such. Raises RequestRefused (400) that
+        names the message's index, or the variable, and the reason, also for what the template refuses.
         """
         if self._templates is None:
             raise invalid(
@@ -49,9 +58,13 @@ class ChatPrompt:
         shaped = [template_message(message, index) for index, message in enumerate(messages)]
         template = self._templates.with_tools if tools else self._templates.default
         typed = TypedText()
+        given = checked_variables(variables or {}, self._templates.special_tokens)
+        own_variables = {name: _hidden(value, typed, self._tokenizer.control_texts) for name, value in given.items()}
         chat = [self._hidden_message(message, typed) for message in _adapted(shaped, tools, template)]
         shown_tools = [_hidden(tool, typed, self._tokenizer.control_texts) for tool in tools]
-        rendered = self._render(template, chat, shown_tools if "tools" in template else [], len(shaped))
+        own_tools = shown_tools if "tools" in template else []
+        renderer = _Renderer(self._templates, template, own_tools, own_variables)
+        rendered = renderer.checked_text(chat, len(shaped))
         return self._tokenizer.encode_marked(typed.restore(self._tokenizer.mark(rendered)))
 
     def _hidden_message(self, message: dict[str, object], typed: TypedText) -> dict[str, object]:
@@ -64,32 +77,53 @@ class ChatPrompt:
             hidden["content"] = _hidden(message["content"], typed, special)
         return hidden | {"role": message["role"]}
 
-    def _render(self, template: str, chat: list[dict[str, object]], tools: list[object], num_messages: int) -> str:
+
+@dataclass(frozen=True, slots=True)
+class _Renderer:
+    """A template with all that it is given but the messages."""
+
+    templates: ChatTemplates
+    template: str
+    tools: list[object]
+    variables: Mapping[str, object]
+
+    def text(self, chat: _Chat) -> str:
+        """Return the prompt as text. Raises one of _TEMPLATE_FAULTS."""
+        fixed = {"messages": chat, "tools": self.tools or None, "add_generation_prompt": True}
+        return _rendered(self.template, self.templates, **self.variables, **fixed)
+
+    def checked_text(self, chat: _Chat, num_messages: int) -> str:
+        """Return the prompt as text; `num_messages` of the chat are the client's. Raises RequestRefused (400) that
+        names what the template can't take."""
         try:
-            return self._templated(template, chat, tools)
+            return self.text(chat)
         except _TEMPLATE_FAULTS as error:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            index = max(0, self._num_accepted(template, chat, tools) - (len(chat) - num_messages))
+            if self.variables and replace(self, variables={})._takes(chat):
+                raise invalid(f"{PARAM}: the model's chat template can't take these here: {reason}", PARAM) from error
+            index = max(0, self._num_accepted(chat) - (len(chat) - num_messages))
             raise invalid(
                 f"messages[{index}]: the model's chat template can't take this message here: {reason}",
                 f"messages[{index}]",
             ) from error
 
-    def _num_accepted(self, template: str, chat: list[dict[str, object]], tools: list[object]) -> int:
+    def _num_accepted(self, chat: _Chat) -> int:
         """Return how many of the first messages the template takes, given that it doesn't take all."""
         accepted, refused = 0, len(chat)
         while refused - accepted > 1:
             middle = (accepted + refused) // 2
-            try:
-                self._templated(template, chat[:middle], tools)
+            if self._takes(chat[:middle]):
                 accepted = middle
-            except _TEMPLATE_FAULTS:
+            else:
                 refused = middle
         return accepted
 
-    def _templated(self, template: str, chat: list[dict[str, object]], tools: list[object]) -> str:
-        assert self._templates is not None
-        return _rendered(template, self._templates, messages=chat, tools=tools or None, add_generation_prompt=True)
+    def _takes(self, chat: _Chat) -> bool:
+        try:
+            self.text(chat)
+        except _TEMPLATE_FAULTS:
+            return False
+        return True
 
 
 def _rendered(template: str, templates: ChatTemplates, **variables: Any) -> str:
@@ -106,9 +140,7 @@ def _check_syntax(templates: ChatTemplates) -> None:
             continue  # it compiles; that an empty chat is refused says nothing
 
 
-def _adapted(
-    messages: list[dict[str, object]], tools: Sequence[Mapping[str, object]], template: str
-) -> list[dict[str, object]]:
+def _adapted(messages: _Chat, tools: Sequence[Mapping[str, object]], template: str) -> _Chat:
     """Return the messages in terms that the template knows: roles, tool calls and tools."""
     if "developer" not in template:
         messages = [one | {"role": "system"} if one["role"] == "developer" else one for one in messages]
