@@ -1,16 +1,14 @@
 """Streams that are open while replicas go (B16), and rolls where no accelerator is free (B06)."""
 
-import threading
 import time
 
-import httpx2
 import pytest
 
 from pagefleet_contract.names import CONDITION_PROGRESSING, CONDITION_READY, KIND
 from tests.e2e.cluster import Object, holds
 from tests.e2e.fleet import Fleet
 from tests.e2e.services import service, with_spec
-from tests.e2e.traffic import stream_once, streams
+from tests.e2e.traffic import started_clients, streams
 
 pytestmark = pytest.mark.cluster
 
@@ -26,29 +24,13 @@ def _settled(replicas: int, found: Object | None) -> bool:
     )
 
 
-def _long_streams(url: str, count: int, max_tokens: int) -> tuple[list[threading.Thread], list[str]]:
-    """Start clients that each read one long answer; the second list fills with what went wrong."""
-    faults: list[str] = []
-
-    def work() -> None:
-        with httpx2.Client(timeout=300) as client:
-            fault = stream_once(client, url, "chat", max_tokens)
-            if fault:
-                faults.append(fault)
-
-    threads = [threading.Thread(target=work) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads, faults
-
-
 @pytest.mark.parametrize("what", ["scale-down", "roll", "eviction"])
 def test_b16_open_streams_end_normally_and_new_requests_find_a_replica(fleet: Fleet, namespace: str, what: str) -> None:
     manifest = service(namespace, replicas=2)
     fleet.cluster.apply(manifest)
     fleet.cluster.wait_for("2 ready", KIND, namespace, "chat", lambda found: _settled(2, found))
     url = fleet.url(namespace, "chat")
-    threads, faults = _long_streams(url, 20, 400)
+    long = started_clients(url, "chat", 20, 400)
     fleet.wait_for_in_flight(namespace, "chat", 20)
     with streams(url, "chat", clients=1, max_tokens=4) as short:
         if what == "scale-down":
@@ -61,9 +43,9 @@ def test_b16_open_streams_end_normally_and_new_requests_find_a_replica(fleet: Fl
             fleet.evict(namespace, fleet.cluster.pods(namespace, "chat")[0]["metadata"]["name"])
             wanted = 2
         fleet.cluster.wait_for(what, KIND, namespace, "chat", lambda found: _settled(wanted, found), 150)
-        for thread in threads:
-            thread.join(150)
-    assert not faults
+        long.join()
+    assert not long.tally.faults
+    assert long.tally.good == 20
     assert not short.faults
     assert short.good
 
@@ -72,12 +54,12 @@ def test_b16_a_stream_beyond_the_drain_limit_ends_with_an_error_event(fleet: Fle
     manifest = service(namespace, rollout={"drainTimeoutSeconds": 2}, model={"maxLength": 8000})
     fleet.cluster.apply(manifest)
     fleet.cluster.wait_for("ready", KIND, namespace, "chat", lambda found: _settled(1, found))
-    threads, faults = _long_streams(fleet.url(namespace, "chat"), 1, 7000)
+    client = started_clients(fleet.url(namespace, "chat"), "chat", 1, 7000)
     fleet.wait_for_in_flight(namespace, "chat", 1)
     fleet.cluster.scale(namespace, "chat", 0)
-    threads[0].join(60)
-    assert len(faults) == 1
-    assert faults[0].startswith("error event")
+    client.join(60)
+    (fault,) = client.tally.faults
+    assert fault.startswith("error event")
 
 
 def test_idle_replicas_leave_within_three_seconds(fleet: Fleet, namespace: str) -> None:

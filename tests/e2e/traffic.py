@@ -4,12 +4,14 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
+
+from tests import sse
 
 _TIMEOUT = httpx2.Timeout(120, connect=10)
 
@@ -68,10 +70,7 @@ def stream_once(client: httpx2.Client, url: str, model: str, max_tokens: int) ->
             if answer.status_code != 200:
                 answer.read()
                 return f"{answer.status_code}: {answer.text[:300]}"
-            for line in answer.iter_lines():
-                if not line.startswith("data:"):
-                    continue
-                data = line.removeprefix("data:").strip()
+            for data in sse.events(answer.iter_text()):
                 if data == "[DONE]":
                     done = True
                     break
@@ -81,28 +80,55 @@ def stream_once(client: httpx2.Client, url: str, model: str, max_tokens: int) ->
                 choice = event["choices"][0]
                 tokens += bool(choice["delta"].get("content"))
                 finish = choice.get("finish_reason") or finish
-    except httpx2.HTTPError as error:
+    except Exception as error:  # whatever it is: a request that nobody counts is one that nobody misses
         return f"{type(error).__name__} after {tokens} tokens: {error}"
     return "" if done and finish in ("stop", "length") else f"ended after {tokens} tokens without an end: {finish}"
+
+
+@dataclass
+class Clients:
+    """Threads that read streams, and what they saw."""
+
+    tally: Tally
+    threads: list[threading.Thread]
+
+    def join(self, seconds: float = 150) -> None:
+        """Wait for their ends. One that still reads after that time has a fault."""
+        deadline = time.monotonic() + seconds
+        for thread in self.threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                self.tally.count("bad", f"{thread.name} still reads after {seconds:g} s")
+
+
+def started_clients(
+    url: str, model: str, clients: int, max_tokens: int, goes_on: Callable[[], bool] = lambda: False
+) -> Clients:
+    """Start clients that stream one answer each, and another one as long as it `goes_on`."""
+    tally = Tally()
+
+    def work() -> None:
+        with httpx2.Client(timeout=_TIMEOUT) as client:
+            while True:
+                fault = stream_once(client, url, model, max_tokens)
+                tally.count("bad" if fault else "good", fault)
+                if not goes_on():
+                    return
+
+    # A client that hangs must not keep the tests' process from its end.
+    threads = [threading.Thread(target=work, name=f"client-{index}", daemon=True) for index in range(clients)]
+    for thread in threads:
+        thread.start()
+    return Clients(tally, threads)
 
 
 @contextmanager
 def streams(url: str, model: str, clients: int = 4, max_tokens: int = 40) -> Iterator[Tally]:
     """Run clients that stream one answer after the other until the block ends; each finishes the one that it has."""
-    tally, stop = Tally(), threading.Event()
-
-    def work() -> None:
-        with httpx2.Client(timeout=_TIMEOUT) as client:
-            while not stop.is_set():
-                fault = stream_once(client, url, model, max_tokens)
-                tally.count("bad" if fault else "good", fault)
-
-    threads = [threading.Thread(target=work, name=f"client-{index}") for index in range(clients)]
-    for thread in threads:
-        thread.start()
+    stop = threading.Event()
+    started = started_clients(url, model, clients, max_tokens, goes_on=lambda: not stop.is_set())
     try:
-        yield tally
+        yield started.tally
     finally:
         stop.set()
-        for thread in threads:
-            thread.join(150)
+        started.join()

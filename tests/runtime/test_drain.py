@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import httpx2
 import pytest
 
 from pagefleet_contract.names import PATH_LIVE, PATH_READY
+from tests import sse
 from tests.runtime.live_server import LiveServer, live_server
 from tests.runtime.tiny_models import tiny_llama_directory
 
@@ -28,14 +28,10 @@ def stream_of(server: LiveServer, http: httpx2.Client, max_tokens: int) -> Any:
     return http.stream("POST", f"{server.api}/completions", json=body)
 
 
-def events(stream: httpx2.Response) -> Iterator[str]:
-    return (line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: "))
-
-
 def test_streams_finish_after_sigterm_and_new_requests_are_refused(model: Path) -> None:
     with live_server(model, *FLAGS) as server, httpx2.Client(timeout=60) as http:
         with stream_of(server, http, 1500) as stream:
-            incoming = events(stream)
+            incoming = sse.events(stream.iter_text())
             next(incoming)
             with server.frozen_engine():
                 server.process.send_signal(signal.SIGTERM)
@@ -54,7 +50,7 @@ def test_streams_finish_after_sigterm_and_new_requests_are_refused(model: Path) 
 def test_a_second_signal_ends_what_runs_with_an_error_event(model: Path) -> None:
     with live_server(model, *FLAGS) as server, httpx2.Client(timeout=60) as http:
         with stream_of(server, http, 8000) as stream:
-            incoming = events(stream)
+            incoming = sse.events(stream.iter_text())
             next(incoming)
             with server.frozen_engine():
                 server.process.send_signal(signal.SIGTERM)

@@ -1,5 +1,6 @@
 """How a server ends, whatever it serves: within three seconds where nothing runs, after its streams where some do."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import httpx2
 import pytest
 
 from pagefleet_contract.names import PATH_LIVE, PATH_READY
+from tests import sse
 from tests.runtime.live_server import LiveServer, live_server
 from tests.runtime.tiny_models import tiny_llama_directory
 
@@ -73,12 +75,12 @@ def test_streams_that_outlast_the_drain_end_with_an_error_event(model: str) -> N
     body = {"model": "m", "prompt": "Hello", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     with live_server(model, *flags) as server, httpx2.Client(timeout=60) as http:
         with http.stream("POST", f"{server.api}/completions", json=body) as stream:
-            events = (line for line in stream.iter_lines() if line)
+            events = sse.events(stream.iter_text())
             next(events)
             began = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            rest = "".join(events)
-        assert "shutting down" in rest and "[DONE]" not in rest
+            *_, last = events
+        assert "shutting down" in json.loads(last)["error"]["message"]
         assert server.process.wait(10) == 0
         assert 1 <= time.monotonic() - began < 1 + ENDS_WITHIN_SECONDS
 

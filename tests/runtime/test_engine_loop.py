@@ -146,8 +146,7 @@ def test_step_after_step_failing_ends_the_engine() -> None:
         for name in ("a", "b", "c"):
             engine.send(Submit(some_request(name, range(5), 3)))
             engine.outputs_until_end(name)
-        engine.thread.join(5)
-        assert isinstance(engine.error, EngineBroken)
+        assert isinstance(engine.take_error(), EngineBroken)
 
 
 def test_failures_that_others_lie_between_do_not_add_up() -> None:
@@ -158,7 +157,7 @@ def test_failures_that_others_lie_between_do_not_add_up() -> None:
                 name = f"{number}-{turn}"
                 engine.send(Submit(some_request(name, range(5), 1)))
                 engine.outputs_until_end(name)
-        assert engine.thread.is_alive() and engine.error is None
+        assert engine.thread.is_alive()
 
 
 # --- live policy

@@ -1,5 +1,6 @@
 """Two processes, one fate: what the server does when its engine stalls, dies or never comes up. Real processes."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagefleet_contract.names import PATH_LIVE, PATH_METRICS, PATH_POLICY, PATH_READY, PATH_STATE
+from tests import sse
 from tests.runtime.live_server import LiveServer, live_server
 from tests.runtime.tiny_models import tiny_llama_directory
 
@@ -118,11 +120,11 @@ def test_a_killed_engine_ends_the_streams_with_an_error_and_the_process_with_one
     with live_server(model, "--kv-cache-budget-memory", "64Mi", "--served-name", "tiny") as server:
         body = {"model": "tiny", "prompt": "Hello", "max_tokens": 8000, "ignore_eos": True, "stream": True}
         with httpx2.stream("POST", f"{server.api}/completions", json=body, timeout=60) as stream:
-            lines = stream.iter_lines()
-            assert next(lines).startswith("data: ")
+            events = sse.events(stream.iter_text())
+            next(events)
             server.engine.kill()
-            rest = "\n".join(lines)
-        assert '"error"' in rest and "SIGKILL" in rest
+            *_, last = events
+        assert "SIGKILL" in json.loads(last)["error"]["message"]
         assert server.process.wait(30) == 1
         assert "killed by SIGKILL" in server.log.splitlines()[-1]
 

@@ -1,5 +1,6 @@
 """Several processes compute one model: the same tokens as one, one fate, and refusals that say what to do."""
 
+import json
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from pagefleet_runtime.models.sharding import check_divides
 from pagefleet_runtime.models.shrink import small_config
 from pagefleet_runtime.plan import PageCopy, Row, SampleSpec, StepPlan
 from pagefleet_runtime.request import GenerationRequest, SamplingParams, SequenceKey
+from tests import sse
 from tests.bench.server import BenchServer, bench_server
 from tests.runtime.builders import some_request
 from tests.runtime.engine_run import EngineRun, engine_run, other_ranks
@@ -172,11 +174,11 @@ def test_the_ranks_end_with_the_engine_however_it_ends(tmp_path: Path) -> None:
         (other,) = server.engine.children()
         body = {"model": "t", "prompt": "Hello", "max_tokens": 400, "ignore_eos": True, "stream": True}
         with httpx2.stream("POST", f"{server.api}/completions", json=body, timeout=60) as stream:
-            lines = stream.iter_lines()
-            assert next(lines).startswith("data: ")
+            events = sse.events(stream.iter_text())
+            next(events)
             other.kill()
-            rest = "\n".join(lines)
-        assert '"error"' in rest and "rank 1 of the engine was killed by SIGKILL" in rest
+            *_, last = events
+        assert "rank 1 of the engine was killed by SIGKILL" in json.loads(last)["error"]["message"]
         assert server.process.wait(30) == 1
         assert "rank 1 of the engine was killed by SIGKILL" in server.log.splitlines()[-1]
     with live_server(tmp_path, "--parallel-tensor", "2", "--kv-cache-budget-blocks", "64") as server:

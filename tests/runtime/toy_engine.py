@@ -78,7 +78,7 @@ class EngineAtWork:
         self.executor = self.model.executor
         self.inbox: Inbox = queue.SimpleQueue()
         self.posted: queue.SimpleQueue[FromEngine] = queue.SimpleQueue()
-        self.error: Exception | None = None
+        self._error: Exception | None = None
         self.thread = threading.Thread(target=self._run, args=(config,), daemon=True)
         self.executor.go.set()
         self.executor.compiled.set()
@@ -90,7 +90,7 @@ class EngineAtWork:
     def next(self, kind: type[Message]) -> Message:
         """Return the next message of this kind; what comes before it is skipped."""
         while True:
-            message = self.posted.get(timeout=5)
+            message = self.posted.get(timeout=20)
             if isinstance(message, kind):
                 return message
 
@@ -102,11 +102,18 @@ class EngineAtWork:
                 outputs[output.request_id].append(output)
         return outputs
 
+    def take_error(self) -> Exception | None:
+        """Wait for the engine's end and return what it ended with. Left untaken, it fails the test."""
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        error, self._error = self._error, None
+        return error
+
     def _run(self, config: EngineConfig) -> None:
         try:
             Engine(config, self.model, self.inbox, self.posted.put).run()
         except Exception as error:
-            self.error = error
+            self._error = error
 
 
 def toy_config(**sections: Any) -> EngineConfig:
@@ -123,5 +130,5 @@ def engine_at_work(**sections: Any) -> Iterator[EngineAtWork]:
         engine.executor.go.set()
         engine.executor.compiled.set()
         engine.send(Shutdown())
-        engine.thread.join(5)
-        assert not engine.thread.is_alive()
+        if error := engine.take_error():
+            raise error

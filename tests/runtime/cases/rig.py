@@ -13,6 +13,7 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagefleet_contract.names import PATH_METRICS, PATH_POLICY, PATH_STATE
+from tests import sse
 from tests.runtime.cases.reference import Reference
 from tests.runtime.live_server import LiveServer
 from tests.runtime.tiny_tokenizer import CONTROL_TOKENS
@@ -79,11 +80,6 @@ def _answer(parts: list[dict[str, Any]], usage: dict[str, Any]) -> Answer:
     return Answer(tuple(token_id(token) for token in shown), text, reasons[0] if reasons else None, usage)
 
 
-def events_of(lines: Iterator[str] | list[str]) -> list[str]:
-    """Return the data of server-sent events."""
-    return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-
-
 @dataclass(frozen=True)
 class Rig:
     server: LiveServer
@@ -113,7 +109,7 @@ class Rig:
         wanted = {"stream": True, "stream_options": {"include_usage": True}}
         response = self.post(self.body(prompt, max_tokens, **wanted, **fields))
         assert response.status_code == 200, response.text
-        *chunks, last = events_of(response.text.splitlines())
+        *chunks, last = sse.events([response.text])
         assert last == "[DONE]" and "[DONE]" not in chunks
         return joined([json.loads(chunk) for chunk in chunks])
 
