@@ -82,6 +82,9 @@ CONDITIONS = (
     CONDITION_SCALING_ACTIVE,
 )
 
+# The process node's reason for a container that ended because its node was stopped, by nothing of its own.
+REASON_NODE_STOPPED = "NodeStopped"
+
 # --- ports, paths, headers
 
 HTTP_PORT = 8000

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pagefleet_contract.names import ANNOTATION_DRAIN
+from pagefleet_contract.names import ANNOTATION_DRAIN, REASON_NODE_STOPPED
 from pagefleet_operator.last_words import last_words
 from pagefleet_operator.observed import Manifest, Trouble
 
@@ -11,6 +11,8 @@ from pagefleet_operator.observed import Manifest, Trouble
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing", "")
 _PULL_FAILED, _PULL_BACK_OFF = "ErrImagePull", "ImagePullBackOff"
 _SUSPICIOUS_ENDS = 2
+# A container that its node has ended starts again with the node: the local fleet's, and a kubelet's after a reboot.
+_ENDS_OF_THE_NODE = (REASON_NODE_STOPPED, "ContainerStatusUnknown", "Unknown")
 _MESSAGE_CHARACTERS = 2000
 
 
@@ -55,8 +57,7 @@ def _failed(status: Mapping[str, Any], containers: Sequence[Mapping[str, Any]]) 
 
 def _container_trouble(container: Mapping[str, Any]) -> Trouble | None:
     state = container.get("state") or {}
-    waiting, ended = state.get("waiting"), state.get("terminated")
-    before = (container.get("lastState") or {}).get("terminated")
+    waiting, ended, before = state.get("waiting"), _own_end(state), _own_end(container.get("lastState") or {})
     if waiting is not None:
         reason = waiting.get("reason") or ""
         if before and reason in (*_ON_ITS_WAY, "CrashLoopBackOff"):
@@ -72,6 +73,12 @@ def _container_trouble(container: Mapping[str, Any]) -> Trouble | None:
     # asked for, until it comes again.
     again = before and (before.get("exitCode") or container.get("restartCount", 0) >= _SUSPICIOUS_ENDS)
     return _ended(container, before, "CrashLoopBackOff") if before and again else None
+
+
+def _own_end(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return how the container has ended, unless its node ended it: that says nothing of the next start."""
+    ended: Mapping[str, Any] | None = state.get("terminated")
+    return None if ended and ended.get("reason") in _ENDS_OF_THE_NODE else ended
 
 
 def _pull_back_off(message: str) -> Trouble:

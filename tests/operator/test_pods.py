@@ -149,6 +149,11 @@ def test_a_deletion_cost_that_is_no_number_is_none() -> None:
             {"phase": "Failed", "containerStatuses": [container(ended(2, message="bad flags"))]},
             Trouble("Failed", "bad flags"),
         ),
+        # An end by the node says nothing of the next start.
+        ({"containerStatuses": [container({"running": {}}, ended(143, "NodeStopped", "node stopped"), 3)]}, None),
+        ({"containerStatuses": [container(waiting("ContainerCreating"), ended(143, "NodeStopped"), 1)]}, None),
+        ({"containerStatuses": [container(ended(143, "NodeStopped", "node stopped"))]}, None),
+        ({"containerStatuses": [container({"running": {}}, ended(255, "Unknown"), 1)]}, None),
         ({"phase": "Failed"}, Trouble("Failed", "the pod has failed and nothing says why")),
         (
             {"initContainerStatuses": [container(waiting("ErrImagePull", "gone"))], "containerStatuses": []},

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
+from pagefleet_contract.names import REASON_NODE_STOPPED
 from pagefleet_local.node.environment import ConfigError
 from pagefleet_local.node.health import Ending, Health, never
 from pagefleet_local.node.logs import tail_message
@@ -17,7 +18,7 @@ from pagefleet_local.node.probing import Answer, Asked, ask
 from pagefleet_local.node.process_spec import ProcessSpec, process_spec
 from pagefleet_local.node.processes import EXEC_FAILED_CODE, Process, StartError
 from pagefleet_local.node.quantities import quantity
-from pagefleet_local.node.records import NODE_STOPPED, ContainerRecord, Running, Terminated, Waiting
+from pagefleet_local.node.records import ContainerRecord, Running, Terminated, Waiting
 from pagefleet_local.node.restarts import Finished, after_exit
 from pagefleet_local.node.status import crash_message
 
@@ -63,7 +64,7 @@ class Container:
                     await self._follow(running)
                 case Terminated() as ended:
                     ran = ended.finished_at - ended.started_at
-                    backoff = 0.0 if ended.reason == NODE_STOPPED else self.record.backoff_seconds
+                    backoff = 0.0 if ended.reason == REASON_NODE_STOPPED else self.record.backoff_seconds
                     decision = after_exit(self._policy, ended.exit_code, ran, backoff)
                     if isinstance(decision, Finished):
                         return ended

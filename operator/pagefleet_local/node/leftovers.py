@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from pagefleet_contract.names import REASON_NODE_STOPPED
 from pagefleet_local.node.folders import PodFolder, pod_folders
 from pagefleet_local.node.processes import birth, kill_session, session_members
-from pagefleet_local.node.records import NODE_STOPPED, PodRecord, Running, Terminated
+from pagefleet_local.node.records import PodRecord, Running, Terminated
 
 STOPPED_CODE = 128 + signal.SIGTERM
 
@@ -66,7 +67,7 @@ def _stopped(record: PodRecord, now: float) -> PodRecord:
     for container in list(record.containers.values()):
         if isinstance(container.state, Running):
             message = "ended because the node was stopped"
-            ended = Terminated(STOPPED_CODE, NODE_STOPPED, message, container.state.started_at, now)
+            ended = Terminated(STOPPED_CODE, REASON_NODE_STOPPED, message, container.state.started_at, now)
             record = record.having(replace(container, state=ended, started=False, ready=False))
     return record
 

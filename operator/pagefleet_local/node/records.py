@@ -29,9 +29,6 @@ class Terminated:
     finished_at: float
 
 
-# The reason of a container that was ended because its node was stopped, by nothing of its own.
-NODE_STOPPED = "NodeStopped"
-
 State = Waiting | Running | Terminated
 
 
