@@ -84,7 +84,8 @@ def _columns() -> list[dict[str, Any]]:
         _column("Status", "string", f"{ready}.reason", "Serving, or why no replica with the newest spec answers."),
         _column("KV%", "integer", ".status.kv.usedPercent", "Share of the KV blocks that running requests hold."),
         _column("Age", "date", ".metadata.creationTimestamp", "Time since the service was created."),
-        _column("URL", "string", ".status.url", "Where clients in the cluster reach the service.") | {"priority": 1},
+        _column(names.COLUMN_URL, "string", ".status.url", "Where clients in the cluster reach the service.")
+        | {"priority": 1},
     ]
 
 

@@ -14,6 +14,9 @@ SHORT_NAME = "pfs"  # never isvc: KServe and OME own it
 CATEGORY = "pagefleet"
 CRD_NAME = f"{PLURAL}.{GROUP}"
 
+# The column with the service's address, where a table shows it.
+COLUMN_URL = "URL"
+
 # --- labels and annotations
 
 LABEL_SERVICE = f"{GROUP}/service"

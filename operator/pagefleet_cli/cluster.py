@@ -64,6 +64,12 @@ class Cluster:
         except NotFound:
             return None
 
+    def front_doors(self, namespace: str | None) -> list[Object]:
+        """Return the Services of a namespace; of all namespaces if None. Those of services are among them."""
+        where = "" if namespace is None else f"/namespaces/{_segment(namespace)}"
+        found: list[Object] = self._json("GET", f"/api/v1{where}/services", "ServiceList")["items"]
+        return found
+
     def pods(self, namespace: str, service: str, component: str | None = None) -> list[Object]:
         """Return the service's pods, by name."""
         wanted = {LABEL_SERVICE: _segment(service)} | ({LABEL_COMPONENT: component} if component else {})

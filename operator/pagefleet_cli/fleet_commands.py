@@ -9,7 +9,7 @@ import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -66,7 +66,8 @@ def up(
     ] = None,
     timeout: Timeout = 900,
 ) -> None:
-    """Start the fleet on this machine, apply the files, and wait until their services are ready."""
+    """Start the fleet on this machine, apply the files, and wait until their services are ready; without files, until
+    those are that it had."""
     console, folder = Console(), _folder(state)
     option = "" if state is None else f" --state {state}"
     try:
@@ -86,21 +87,18 @@ def _bring_up(
     timeout: int,
     console: Console,
 ) -> None:
+    from pagefleet_cli.awaiting import judge_here, place, until_ready
     from pagefleet_cli.cluster import Cluster
-    from pagefleet_cli.services import check_devices, curl, local_url, wait_until_it_answers, wait_until_ready
+    from pagefleet_cli.services import curl, local_url, running, settled
 
     began = time.monotonic()
     applied = _fleet(folder, console).up(files, binaries, pretend)
     cluster = Cluster(folder.kubeconfig)
-    for each in applied:
-        check_devices(each, cluster.nodes())
-    for each in applied:
-        namespace, name = each["metadata"]["namespace"], each["metadata"]["name"]
-        service = wait_until_ready(cluster, namespace, name, timeout, console)
-        url = local_url(cluster, namespace, name)
-        if url and service["spec"]["replicas"]:
-            wait_until_it_answers(url, timeout, console)
-        console.done(f"{name} is ready, {time.monotonic() - began:.1f} s after the start")
+    places = [place(each) for each in (applied if files else running(cluster.services(None)))]
+    for service in until_ready(places, cluster.services, judge_here(cluster), timeout, console):
+        url = local_url(cluster, *place(service)) if service["spec"]["replicas"] else None
+        told = settled(service, None)
+        console.done(f"{told}, {time.monotonic() - began:.1f} s after the start" if url else told)
         if url:
             print(f"{url}\n  {curl(url, service)}", flush=True)
 
@@ -121,7 +119,8 @@ def get(
         raise typer.BadParameter("name services or --all-namespaces, not both")
     cluster, where = _cluster(state, kubeconfig), None if all_namespaces else namespace
     if output in (Output.TABLE, Output.WIDE):
-        _show_tables(cluster, where, services or [], wide=output is Output.WIDE, watch=watch)
+        wide = output is Output.WIDE
+        _show_tables(cluster, where, services or [], wide=wide, watch=watch, here=wide and kubeconfig is None)
         return
     if watch:
         raise typer.BadParameter("--watch shows a table: leave --output out, or give table or wide")
@@ -131,19 +130,26 @@ def get(
     print({Output.JSON: as_json, Output.YAML: as_yaml, Output.NAME: as_names}[output](shown))
 
 
-def _show_tables(cluster: "Cluster", where: str | None, names: list[str], *, wide: bool, watch: bool) -> None:
+def _show_tables(
+    cluster: "Cluster", where: str | None, names: list[str], *, wide: bool, watch: bool, here: bool
+) -> None:
+    """Print the services; `here`, with the addresses that this machine reaches."""
     from pagefleet_cli.printing import as_table, changed_lines
-    from pagefleet_cli.services import table, tables
+    from pagefleet_cli.services import table, tables, with_local_urls
+
+    def shown(found: dict[str, Any]) -> dict[str, Any]:
+        return with_local_urls(cluster, where, found) if here else found
 
     first = table(cluster, where, names)
     if not first["rows"]:
         print(f"no services in {'any namespace' if where is None else where}", file=sys.stderr)
     if not watch:
         if first["rows"]:
-            print(as_table(first, wide=wide, with_namespace=where is None))
+            print(as_table(shown(first), wide=wide, with_namespace=where is None))
         return
     try:
-        for line in changed_lines(tables(cluster, where, names, first), wide=wide, with_namespace=where is None):
+        seen = (shown(each) for each in tables(cluster, where, names, first))
+        for line in changed_lines(seen, wide=wide, with_namespace=where is None):
             print(line, flush=True)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -157,13 +163,16 @@ def wait(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Wait until services are ready with their newest spec."""
-    from pagefleet_cli.services import wait_until_ready
+    from pagefleet_cli.awaiting import place, until_ready
+    from pagefleet_cli.readiness import readiness
+    from pagefleet_cli.services import local_url, settled
 
-    cluster, console, deadline = _cluster(state, kubeconfig), Console(), time.monotonic() + timeout
-    for name in services:
-        wait_until_ready(cluster, namespace, name, max(deadline - time.monotonic(), 0.001), console)
+    cluster, console = _cluster(state, kubeconfig), Console()
+    places = [(namespace, name) for name in services]
+    for service in until_ready(places, cluster.services, readiness, timeout, console):
         console.clear()
-        print(f"{name} is ready", flush=True)
+        url = None if kubeconfig else local_url(cluster, *place(service))
+        print(settled(service, url), flush=True)
 
 
 def logs(

@@ -1,6 +1,5 @@
 """What the commands do with services that exist: wait for them, follow their logs, and say where they answer."""
 
-import http.client
 import json
 import queue
 import shlex
@@ -14,10 +13,9 @@ from urllib.parse import urlsplit
 from pagefleet_cli.cluster import Cluster, NotFound
 from pagefleet_cli.console import Console
 from pagefleet_cli.printing import counted
-from pagefleet_cli.readiness import readiness
 from pagefleet_contract.inferenceservice import CPU
 from pagefleet_contract.known_models import is_simulated
-from pagefleet_contract.names import HTTP_PORT, KIND, PATH_READY
+from pagefleet_contract.names import COLUMN_URL, HTTP_PORT, KIND
 from pagefleet_local.errors import FleetError
 from pagefleet_local.waiting import attempts
 
@@ -40,35 +38,6 @@ def tables(cluster: Cluster, namespace: str | None, names: Sequence[str], first:
         now = cluster.table(namespace)
         rows = [row for row in now["rows"] if not names or row["object"]["metadata"]["name"] in names]
         yield now | {"rows": rows}
-
-
-def wait_until_ready(cluster: Cluster, namespace: str, name: str, seconds: float, console: Console) -> Object:
-    """Return the service once it is ready; raise with its own words when it is refused or time is up."""
-    text = "not looked at yet"
-    for _ in attempts(seconds, _PAUSE_SECONDS):
-        service = cluster.services(namespace, name)
-        now = readiness(service)
-        if now.is_ready:
-            return service
-        if now.refused:
-            raise FleetError(f"{name} can't become ready: {now.text}")
-        text = now.text
-        console.doing(f"{name}: {text}")
-    raise FleetError(f"{name} is not ready after {seconds:.0f} s: {text}; see `pagefleet logs {name} -n {namespace}`")
-
-
-def wait_until_it_answers(url: str, seconds: float, console: Console) -> None:
-    """Return when the address says that it serves. What stands in the status may be from before the last `down`."""
-    said = "no answer yet"
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is this machine's own
-    for _ in attempts(seconds, _PAUSE_SECONDS):
-        try:
-            with direct.open(f"{url}{PATH_READY}", timeout=5):
-                return
-        except (OSError, http.client.HTTPException) as error:  # a refusal with a status is an OSError too
-            said = str(error)
-        console.doing(f"{url}: {said}")
-    raise FleetError(f"{url} does not serve after {seconds:.0f} s: {said}")
 
 
 def wait_until_gone(cluster: Cluster, namespace: str, name: str, seconds: float, console: Console) -> None:
@@ -123,7 +92,43 @@ def check_devices(service: Object, nodes: Sequence[Object]) -> None:
 def local_url(cluster: Cluster, namespace: str, name: str) -> str | None:
     """Return where this machine reaches the service of a local fleet."""
     door = cluster.front_door(namespace, name)
-    return f"http://{door['spec']['clusterIP']}:{HTTP_PORT}" if door else None
+    return _url(door) if door else None
+
+
+def with_local_urls(cluster: Cluster, namespace: str | None, shown: Object) -> Object:
+    """Return the table with the addresses that this machine reaches; those in the status are for pods."""
+    doors = {_place(door): door for door in cluster.front_doors(namespace)}
+    names = [column["name"] for column in shown["columnDefinitions"]]
+    at = names.index(COLUMN_URL)
+
+    def row_here(row: Object) -> Object:
+        door = doors.get(_place(row["object"]))
+        return row | {"cells": [*row["cells"][:at], _url(door), *row["cells"][at + 1 :]]} if door else row
+
+    return shown | {"rows": [row_here(row) for row in shown["rows"]]}
+
+
+def _url(door: Object) -> str:
+    return f"http://{door['spec']['clusterIP']}:{HTTP_PORT}"
+
+
+def _place(found: Object) -> tuple[str, str]:
+    return found["metadata"]["namespace"], found["metadata"]["name"]
+
+
+def settled(service: Object, url: str | None) -> str:
+    """Return what has become of a service that is as its spec wants it."""
+    name = service["metadata"]["name"]
+    if not service["spec"]["replicas"]:
+        return f"{name} is stopped (0 replicas); `pagefleet scale {name} 1` starts it"
+    return f"{name} is ready at {url}" if url else f"{name} is ready"
+
+
+def running(found: Object) -> list[Object]:
+    """Return the services of a list that are to serve: with replicas, and not being deleted."""
+    return [
+        each for each in found["items"] if each["spec"]["replicas"] and not each["metadata"].get("deletionTimestamp")
+    ]
 
 
 def curl(url: str, service: Object) -> str:

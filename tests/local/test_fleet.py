@@ -124,9 +124,10 @@ def test_a_fleet_goes_on_where_it_stopped(machine: Machine, manifest: Path) -> N
     assert stopped.returncode == 0 and "stopped node, etcd" in stopped.stdout, stopped.stderr
     assert machine.processes() == []
     assert "nothing ran" in machine.run("down").stdout
-    assert machine.up(manifest).splitlines()[0] == url
-    assert (machine.state / "kubeconfig").read_bytes() == kubeconfig
+    assert machine.up().splitlines()[0] == url
     assert answer(url) == "length"
+    assert machine.run("get", "chat", "-o", "wide").stdout.split()[-1] == url
+    assert (machine.state / "kubeconfig").read_bytes() == kubeconfig
 
 
 def test_a_killed_node_is_started_again_and_the_service_answers_meanwhile(machine: Machine, manifest: Path) -> None:
