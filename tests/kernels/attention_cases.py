@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
+from pagefleet_kernels.paged_attention.call import AttentionCall
+from pagefleet_kernels.paged_attention.reference import paged_attention_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,34 @@ def make_inputs(case: AttentionCase) -> AttentionInputs:
         batch=batch,
         scale=1.3 * case.size**-0.5,
         sinks=_normal((case.heads,), torch.float32, generator) if case.sinks else None,
+    )
+
+
+def call_of(case: AttentionCase, inputs: AttentionInputs) -> AttentionCall:
+    """Return what the kernels of a CPU are called with."""
+    return AttentionCall(
+        inputs.query,
+        inputs.key_pages,
+        inputs.value_pages,
+        inputs.batch,
+        scale=inputs.scale,
+        window=case.window,
+        softcap=case.softcap,
+        sinks=inputs.sinks,
+    )
+
+
+def meaning(case: AttentionCase, inputs: AttentionInputs) -> torch.Tensor:
+    """Return what every kernel must give."""
+    return paged_attention_reference(
+        inputs.query,
+        inputs.key_pages,
+        inputs.value_pages,
+        inputs.batch,
+        scale=inputs.scale,
+        window=case.window,
+        softcap=case.softcap,
+        sinks=inputs.sinks,
     )
 
 

@@ -7,10 +7,8 @@ import torch
 
 from pagefleet_kernels.cpu import CpuLibrary
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
-from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.cpu import paged_attention_cpu
-from pagefleet_kernels.paged_attention.reference import paged_attention_reference
-from tests.kernels.attention_cases import AttentionCase, AttentionInputs, make_inputs
+from tests.kernels.attention_cases import AttentionCase, AttentionInputs, call_of, make_inputs, meaning
 from tests.kernels.tolerances import ATTENTION
 
 # Lengths around tiles of 16, 32 and 128 positions and around the parts of 512 that a decode row is cut into.
@@ -32,19 +30,7 @@ CASES = [
 
 
 def attended(library: CpuLibrary, case: AttentionCase, inputs: AttentionInputs) -> torch.Tensor:
-    return paged_attention_cpu(
-        library,
-        AttentionCall(
-            inputs.query,
-            inputs.key_pages,
-            inputs.value_pages,
-            inputs.batch,
-            scale=inputs.scale,
-            window=case.window,
-            softcap=case.softcap,
-            sinks=inputs.sinks,
-        ),
-    )
+    return paged_attention_cpu(library, call_of(case, inputs))
 
 
 @pytest.fixture(scope="session")
@@ -59,16 +45,7 @@ def test_attention_equals_its_meaning(
 ) -> None:
     inputs = make_inputs(case)
     if case not in expected:
-        expected[case] = paged_attention_reference(
-            inputs.query,
-            inputs.key_pages,
-            inputs.value_pages,
-            inputs.batch,
-            scale=inputs.scale,
-            window=case.window,
-            softcap=case.softcap,
-            sinks=inputs.sinks,
-        )
+        expected[case] = meaning(case, inputs)
 
     difference = (attended(library, case, inputs).float() - expected[case].float()).abs().max()
 
@@ -85,7 +62,7 @@ def test_float32_queries_read_narrow_pages_without_rounding_themselves(
 
     result = attended(library, case, wide)
 
-    reference = paged_attention_reference(wide.query, wide.key_pages, wide.value_pages, wide.batch, scale=wide.scale)
+    reference = meaning(case, wide)
     assert (result - reference).abs().max() <= ATTENTION[torch.float32]
 
 

@@ -8,10 +8,8 @@ import torch
 
 from pagefleet_kernels.jit import NumbaLibrary
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow
-from pagefleet_kernels.paged_attention.call import AttentionCall
 from pagefleet_kernels.paged_attention.jit import paged_attention_numba
-from pagefleet_kernels.paged_attention.reference import paged_attention_reference
-from tests.kernels.attention_cases import AttentionCase, AttentionInputs, make_inputs
+from tests.kernels.attention_cases import AttentionCase, AttentionInputs, call_of, make_inputs, meaning
 from tests.kernels.tolerances import ATTENTION
 
 # Lengths around tiles of 128 positions and around the parts of 512 that a row is cut into.
@@ -43,19 +41,7 @@ def fresh_memory_is_nan() -> Generator[None]:
 
 
 def attended(library: NumbaLibrary, case: AttentionCase, inputs: AttentionInputs) -> torch.Tensor:
-    return paged_attention_numba(
-        library,
-        AttentionCall(
-            inputs.query,
-            inputs.key_pages,
-            inputs.value_pages,
-            inputs.batch,
-            scale=inputs.scale,
-            window=case.window,
-            softcap=case.softcap,
-            sinks=inputs.sinks,
-        ),
-    )
+    return paged_attention_numba(library, call_of(case, inputs))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -64,16 +50,7 @@ def test_attention_equals_its_meaning(numba_library: NumbaLibrary, case: Attenti
 
     result = attended(numba_library, case, inputs)
 
-    meant = paged_attention_reference(
-        inputs.query,
-        inputs.key_pages,
-        inputs.value_pages,
-        inputs.batch,
-        scale=inputs.scale,
-        window=case.window,
-        softcap=case.softcap,
-        sinks=inputs.sinks,
-    )
+    meant = meaning(case, inputs)
     assert result.dtype == case.dtype
     assert (result.float() - meant.float()).abs().max() <= ATTENTION[case.dtype]
 
@@ -85,7 +62,7 @@ def test_scores_far_apart_give_the_largest_ones_value(numba_library: NumbaLibrar
 
     result = attended(numba_library, case, wide)
 
-    meant = paged_attention_reference(wide.query, wide.key_pages, wide.value_pages, wide.batch, scale=wide.scale)
+    meant = meaning(case, wide)
     assert (result - meant).abs().max() <= ATTENTION[torch.float32]
 
 

@@ -5,9 +5,8 @@ import torch
 
 from pagefleet_kernels.paged_attention import AttentionBatch, BatchRow, paged_attention
 from pagefleet_kernels.paged_attention.layout import gather_row, group_by_length
-from pagefleet_kernels.paged_attention.reference import paged_attention_reference
 from pagefleet_kernels.pages import PLAIN_PAGES
-from tests.kernels.attention_cases import AttentionCase, AttentionInputs, make_inputs
+from tests.kernels.attention_cases import AttentionCase, AttentionInputs, make_inputs, meaning
 from tests.kernels.tolerances import ATTENTION
 
 DECODE = ((1, 37), (1, 1), (1, 64), (1, 129), (1, 3))
@@ -42,24 +41,11 @@ def attended(case: AttentionCase, inputs: AttentionInputs) -> torch.Tensor:
     )
 
 
-def reference(case: AttentionCase, inputs: AttentionInputs) -> torch.Tensor:
-    return paged_attention_reference(
-        inputs.query,
-        inputs.key_pages,
-        inputs.value_pages,
-        inputs.batch,
-        scale=inputs.scale,
-        window=case.window,
-        softcap=case.softcap,
-        sinks=inputs.sinks,
-    )
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_attention_equals_its_meaning(case: AttentionCase) -> None:
     inputs = make_inputs(case)
 
-    difference = (attended(case, inputs).float() - reference(case, inputs).float()).abs().max()
+    difference = (attended(case, inputs).float() - meaning(case, inputs).float()).abs().max()
 
     assert difference <= ATTENTION[case.dtype]
 
@@ -81,7 +67,7 @@ def test_pages_of_another_dtype_are_converted() -> None:
         inputs.query.float(), inputs.key_pages, inputs.value_pages, inputs.batch, inputs.scale, inputs.sinks
     )
 
-    assert (attended(case, wide) - reference(case, wide)).abs().max() <= ATTENTION[torch.float32]
+    assert (attended(case, wide) - meaning(case, wide)).abs().max() <= ATTENTION[torch.float32]
 
 
 @pytest.mark.parametrize(
