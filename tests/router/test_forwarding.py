@@ -171,7 +171,7 @@ async def test_a_client_that_leaves_ends_its_request_at_the_replica_before_it_ha
             if seen:
                 await raw.until(seen)
             await raw.leave()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 await left.wait()
         await until(lambda: d.proxy.num_open == 0)
         assert d.figure("requests_total", "499") == 1 and d.figure("requests_total", "200") == 1

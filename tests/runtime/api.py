@@ -133,7 +133,7 @@ class RawCall:
     async def leave(self) -> None:
         """Close the connection and wait until the server has noticed."""
         self._incoming.put_nowait({"type": "http.disconnect"})
-        await asyncio.wait_for(self._task, 5)
+        await asyncio.wait_for(self._task, 20)
 
     @property
     def body(self) -> str:
@@ -142,6 +142,6 @@ class RawCall:
 
 async def until(holds: Any) -> None:
     """Let the loop run until something has come about."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110 - what is waited for happens inside the app, which tells nobody
             await asyncio.sleep(0)

@@ -184,7 +184,7 @@ def test_a_drain_is_started_and_reported(tmp_path: Path) -> None:
 
 async def message_of(scene: Scene, kind: type[ChangePolicy]) -> ChangePolicy:
     """Let the loop run until the client has sent such a message."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not (found := [message for message in scene.link.sent if isinstance(message, kind)]):
             await settle()
     return found[-1]

@@ -40,7 +40,7 @@ def test_what_has_ended_is_forgotten_and_its_blocks_are_back() -> None:
     with engine_at_work() as engine:
         engine.send(Submit(some_request("a", range(10), 2)))
         engine.outputs_until_end("a")
-        assert engine.executor.forgotten.get(timeout=5) == "a"
+        assert engine.executor.forgotten.get(timeout=20) == "a"
         engine.send(Submit(some_request("b", range(4), 1)))
         snapshot = engine.next(StepOutput).snapshot
     assert (snapshot.running, snapshot.blocks_live, snapshot.outcomes) == (0, 0, {"length": 2})
@@ -101,7 +101,7 @@ def test_a_wrong_grammar_is_refused_and_forgotten() -> None:
         engine.send(Submit(some_request("g", range(5), grammar=BAD_GRAMMAR)))
         rejected = engine.next(Rejected)
         assert (rejected.refusal.status, rejected.refusal.message) == (400, "this grammar is wrong")
-        assert engine.executor.forgotten.get(timeout=5) == "g"
+        assert engine.executor.forgotten.get(timeout=20) == "g"
         assert engine.next(StepOutput).snapshot.outcomes == {"refused": 1}
 
 
@@ -113,7 +113,7 @@ def test_a_grammar_that_compiles_too_long_is_refused_and_forgotten_once_it_ends(
         assert rejected.refusal.status == 400 and "timed out after 1 s" in rejected.refusal.message
         assert engine.executor.forgotten.empty()
         engine.executor.compiled.set()
-        assert engine.executor.forgotten.get(timeout=5) == "g"
+        assert engine.executor.forgotten.get(timeout=20) == "g"
 
 
 def test_an_abort_while_the_grammar_compiles_counts_as_cancelled() -> None:
@@ -123,7 +123,7 @@ def test_an_abort_while_the_grammar_compiles_counts_as_cancelled() -> None:
         while engine.next(StepOutput).snapshot.outcomes != {"cancelled": 1}:
             pass
         engine.executor.compiled.set()
-        assert engine.executor.forgotten.get(timeout=5) == "g"
+        assert engine.executor.forgotten.get(timeout=20) == "g"
 
 
 # --- failures

@@ -11,7 +11,7 @@ import pytest
 from pagefleet_contract.engine import ModelSettings
 from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.s3 import download_prefix
-from pagefleet_runtime.models.s3_client import Bucket, S3Access
+from pagefleet_runtime.models.s3_client import Bucket, S3Access, S3Failure
 from pagefleet_runtime.models.s3_signing import Credentials, signed_headers
 from pagefleet_runtime.models.sources import GgufFile, ModelDirectory, resolve_source
 from tests.runtime.s3_server import PAGE_KEYS, CuttingProxy, S3Server, s3_server
@@ -154,7 +154,7 @@ def test_what_cant_be_found_is_said(server: S3Server, tmp_path: Path, reference:
 def test_an_endpoint_that_isnt_there_is_named(tmp_path: Path) -> None:
     access = S3Access.of(environment("http://127.0.0.1:1"))
     waits: list[float] = []
-    with pytest.raises(Exception, match=r"http://127.0.0.1:1 can't be reached: .*refused"):
+    with pytest.raises(S3Failure, match=r"http://127.0.0.1:1 can't be reached: .*refused"):
         list(Bucket("b", access, waits.append).objects(""))
     assert waits == sorted(waits) and len(waits) > 2
 
