@@ -41,9 +41,22 @@ class Commands:
             raise FleetError(f"{error}; if the operator doesn't become ready, `{logs}` says why") from error
 
     def apply(self, files: Sequence[str]) -> list[dict[str, Any]]:
-        """Apply the files as `kubectl apply --server-side` does, and return the objects as the cluster holds them."""
-        named = [f"--filename={file}" for file in files]
-        said = self.kubectl("apply", "--server-side", "--force-conflicts", "--output=json", *named)
+        """Apply the files as `kubectl apply --server-side` does, and return the objects as the cluster holds them.
+
+        Raises after the last with what is said against each file, which kubectl doesn't always name."""
+        applied: list[dict[str, Any]] = []
+        faults: list[str] = []
+        for file in files:
+            try:
+                applied += self._apply(file)
+            except FleetError as error:
+                faults.append(f"{file}: {error}")
+        if faults:
+            raise FleetError("\n".join(faults))
+        return applied
+
+    def _apply(self, file: str) -> list[dict[str, Any]]:
+        said = self.kubectl("apply", "--server-side", "--force-conflicts", "--output=json", f"--filename={file}")
         found: dict[str, Any] = json.loads(said)
         return list(found["items"]) if found["kind"] == "List" else [found]
 

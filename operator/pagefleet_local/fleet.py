@@ -20,7 +20,7 @@ from pagefleet_local.control_plane import PROGRAMS, ControlPlane, Network
 from pagefleet_local.errors import FleetError
 from pagefleet_local.fleet_folder import FleetFolder
 from pagefleet_local.locks import locked
-from pagefleet_local.manifest_fields import check_fields
+from pagefleet_local.manifest_files import manifest_files
 from pagefleet_local.node_process import NODE, STOP_GRACE_SECONDS, NodeSettings, end_pods, node_program
 from pagefleet_local.ports import kept_ports
 from pagefleet_local.processes import Processes
@@ -49,9 +49,7 @@ class Fleet:
 
         `pretended` are resources (NAME=COUNT) that the node offers without a device; absent, those of the last time.
         """
-        for file in files:
-            if not file.startswith(("http://", "https://")) and file != "-":
-                _check_file(Path(file))
+        manifests = manifest_files(files)
         with locked(self.folder.lock, self.reporter.doing):
             tools = find_tools(self.cache, self.reporter.doing)
             plane = self._control_plane(find_binaries(binaries, self.environment, self.cache, self.reporter.doing))
@@ -67,7 +65,7 @@ class Fleet:
         if not files:
             return []
         with self._step(f"applied {', '.join(files)}"):
-            return [found for found in commands.apply(files) if found["kind"] == KIND]
+            return [found for found in commands.apply(manifests) if found["kind"] == KIND]
 
     def down(self) -> list[str]:
         """Stop everything and return the names of what ran; data, keys and ports stay."""
@@ -124,11 +122,3 @@ class Fleet:
         began = time.monotonic()
         yield
         self.reporter.done(f"{what} ({time.monotonic() - began:.1f} s)")
-
-
-def _check_file(file: Path) -> None:
-    """Say what is wrong with a file before anything is started for it."""
-    if not file.exists():
-        raise FleetError(f"there is no file {file}; name a manifest, such as examples/quickstart.yaml")
-    if file.is_file():
-        check_fields(file)

@@ -1,36 +1,18 @@
 """Which fields of a manifest no InferenceService has: said before a fleet is started, with the name that is meant."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pagefleet_contract.crd import resource_schema
-from pagefleet_contract.names import GROUP, KIND
+from pagefleet_contract.names import KIND
 from pagefleet_contract.near_names import did_you_mean
-from pagefleet_local.errors import FleetError
 
 Schema = Mapping[str, Any]
 
 
-def check_fields(file: Path) -> None:
-    """Raise FleetError where a service in the file has a field that isn't one. What can't be read is kubectl's."""
-    try:
-        documents = list(yaml.safe_load_all(file.read_text("utf-8")))
-    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: no text, or 2026-13-45, which looks like a date
-        return
-    faults = [fault for each in documents if _is_service(each) for fault in _unknown(resource_schema(), each, "")]
-    if faults:
-        raise FleetError(f"{file}: {'; '.join(faults)}")
-
-
-def _is_service(document: Any) -> bool:
-    return (
-        isinstance(document, dict)
-        and document.get("kind") == KIND
-        and str(document.get("apiVersion")).startswith(f"{GROUP}/")
-    )
+def unknown_fields(service: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each field of the service that isn't one."""
+    return list(_unknown(resource_schema(), service, ""))
 
 
 def _unknown(schema: Schema, value: Any, path: str) -> Iterator[str]:

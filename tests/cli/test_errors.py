@@ -43,8 +43,8 @@ def test_a_field_that_there_is_not_is_said_before_anything_is_started(tmp_path: 
     done = run("up", str(file), "--state", str(state))
     assert done.returncode == 1 and not state.exists()
     assert done.stderr == (
-        f"pagefleet: {file}: spec.model.servdName is no field of InferenceService; did you mean servedName?;"
-        " spec.kvCache.swap.zzz is no field of InferenceService;"
+        f"pagefleet: {file}, document 2: spec.model.servdName is no field of InferenceService; did you mean"
+        " servedName?; spec.kvCache.swap.zzz is no field of InferenceService;"
         " spec.podTemplate.env[0].valeu is no field of InferenceService; did you mean value?\n"
     )
 
