@@ -1,6 +1,7 @@
 """What a container said before it ended, told the same way each time it ends for the same cause. Pure."""
 
 import re
+from collections.abc import Sequence
 
 _TIME = re.compile(r"\[?\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?")
 _NO_ERROR = re.compile(r"\s*(?:DEBUG|INFO|WARNING)\b")
@@ -22,8 +23,16 @@ def last_words(text: str) -> str:
     A log's lines that tell of no error are left out, unless the log ends with nothing else.
     """
     lines = [line for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if not _tells_of_no_error(line)] or lines[-1:]
-    words = "\n".join(telling)
+    return error_words(text) or _steady(lines[-1:])
+
+
+def error_words(text: str) -> str:
+    """Return the same of the lines that tell of an error alone; nothing where none does."""
+    return _steady([line for line in text.splitlines() if not _tells_of_no_error(line)])
+
+
+def _steady(lines: Sequence[str]) -> str:
+    words = "\n".join(lines)
     for changing, stands_for in _CHANGING:
         words = changing.sub(stands_for, words)
     return " ".join(words.split())

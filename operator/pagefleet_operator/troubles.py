@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pagefleet_contract.names import ANNOTATION_DRAIN, REASON_NODE_STOPPED
-from pagefleet_operator.last_words import last_words
+from pagefleet_contract.names import ANNOTATION_DRAIN, COMPONENT_ENGINE, REASON_NODE_STOPPED
+from pagefleet_operator.last_words import error_words, last_words
 from pagefleet_operator.observed import Manifest, Trouble
 
 # A container that waits for one of these is on its way.
@@ -20,6 +20,7 @@ def trouble_of(pod: Manifest, events: Sequence[Manifest] = ()) -> Trouble | None
     """Return what keeps the pod from coming up; None where nothing does, or nothing that is known yet."""
     status = pod.get("status") or {}
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    containers = [{**one, "limits": _limits(pod, one)} for one in containers]
     if status.get("phase") == "Failed":
         return _failed(status, containers)
     if condition_of(status, "Ready").get("status") == "True":
@@ -42,6 +43,15 @@ def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
         if condition.get("type") == kind:
             found: Mapping[str, Any] = condition
             return found
+    return {}
+
+
+def _limits(pod: Manifest, container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the pod's manifest lets this container take at most."""
+    for asked in (pod.get("spec") or {}).get("containers") or ():
+        if asked.get("name") == container.get("name"):
+            limits: Mapping[str, Any] = (asked.get("resources") or {}).get("limits") or {}
+            return limits
     return {}
 
 
@@ -89,11 +99,26 @@ def _pull_back_off(message: str) -> Trouble:
 
 def _ended(container: Mapping[str, Any], ended: Mapping[str, Any], reason: str) -> Trouble:
     """Return the trouble of a container that has ended; its last words say most."""
-    code, words = ended.get("exitCode"), last_words(ended.get("message") or "")
+    name, said = container.get("name"), ended.get("message") or ""
     if ended.get("reason") == "OOMKilled":
-        told = f"container {container.get('name')} took more memory than its limit and was killed"
-        return _trouble("OOMKilled", f"{told}; {words}" if words else f"{told}; raise the limit")
-    return _trouble(reason, words or f"container {container.get('name')} ended with exit code {code} and said nothing")
+        return _trouble("OOMKilled", _took_too_much(name, container["limits"], error_words(said)))
+    told = last_words(said) or f"container {name} ended with exit code {ended.get('exitCode')} and said nothing"
+    return _trouble(reason, told)
+
+
+def _took_too_much(name: str | None, limits: Mapping[str, Any], words: str) -> str:
+    limit = f" of {limits['memory']}" if "memory" in limits else ""
+    # It is killed unasked: of what it said before only an error may have to do with it.
+    last = f" (its last words: {words})" if words else ""
+    return f"container {name} took more memory than its limit{limit} and was killed; {_more_memory(name, limits)}{last}"
+
+
+def _more_memory(name: str | None, limits: Mapping[str, Any]) -> str:
+    if name != COMPONENT_ENGINE:
+        return "raise the limit"
+    in_the_template = "podTemplate.resources.limits.memory"
+    on_a_cpu = set(limits) <= {"cpu", "memory"}
+    return f"raise accelerator.memory (or {in_the_template}, if set)" if on_a_cpu else f"raise {in_the_template}"
 
 
 def _newest_warning(events: Sequence[Manifest]) -> Trouble | None:

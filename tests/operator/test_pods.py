@@ -135,7 +135,11 @@ def test_a_deletion_cost_that_is_no_number_is_none() -> None:
         ),
         (
             {"containerStatuses": [container({"running": {}}, ended(137, "OOMKilled"), 1)]},
-            Trouble("OOMKilled", "container engine took more memory than its limit and was killed; raise the limit"),
+            Trouble(
+                "OOMKilled",
+                "container engine took more memory than its limit and was killed; raise accelerator.memory "
+                "(or podTemplate.resources.limits.memory, if set)",
+            ),
         ),
         (
             {"containerStatuses": [container(waiting("ErrImagePull", "gone"), ended(1, message="old words"), 1)]},
@@ -163,6 +167,30 @@ def test_a_deletion_cost_that_is_no_number_is_none() -> None:
 )
 def test_the_containers_say_what_is_wrong(status: dict[str, Any], expected: Trouble | None) -> None:
     assert trouble(status) == expected
+
+
+LOGGED = "2026-11-30 02:22:18,123 {} pagefleet_runtime.serving: {}"
+
+
+@pytest.mark.parametrize(
+    ("limit", "said", "told"),
+    [
+        ("512Mi", LOGGED.format("INFO", "listening on [::]:8000"), "its limit of 512Mi and was killed; raise "),
+        ("512Mi", LOGGED.format("ERROR", "boom"), "(its last words: ERROR pagefleet_runtime.serving: boom)"),
+        (None, LOGGED.format("INFO", "listening on [::]:8000"), "more memory than its limit and was killed; raise "),
+    ],
+)
+def test_a_container_that_took_too_much_memory_is_told_of_with_its_limit_and_the_way_out(
+    limit: str | None, said: str, told: str
+) -> None:
+    status = {"containerStatuses": [container(waiting("CrashLoopBackOff"), ended(137, "OOMKilled", said), 2)]}
+    pod = manifest({"conditions": conditions(PodScheduled="True", Ready="False"), **status})
+    limits = {} if limit is None else {"memory": limit}
+    pod["spec"] = {"containers": [{"name": "other"}, {"name": "engine", "resources": {"limits": limits}}]}
+    found = pod_from_manifest(pod).trouble
+    assert found is not None and found.reason == "OOMKilled"
+    assert told in found.message and "raise accelerator.memory" in found.message
+    assert "listening" not in found.message
 
 
 def test_a_pod_that_finds_no_node_says_the_schedulers_words() -> None:
