@@ -279,7 +279,8 @@ class SimulationSettings(Section):
     times were measured on if absent."""
 
     memory: Quantity | None = None
-    """Memory of the simulated device, if not the accelerator's own, as a quantity such as 80Gi."""
+    """Memory of the simulated device, as a quantity such as 80Gi; if absent, the accelerator's own, or 256Gi where none
+    is named. What the machine has, and accelerator.memory, doesn't count."""
 
     load_seconds: int = Field(default=0, ge=0, le=86_400)
     """How long loading takes, in seconds."""

@@ -82,6 +82,7 @@ class EngineInfo:
     num_blocks: int
     bytes_per_block: int
     max_length_tokens: int  # the longest request: the model's, the setting's or the budget's, whichever is least
+    allowed_length_tokens: int  # the same without the budget
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     step_milliseconds: int

@@ -33,7 +33,9 @@ def says(text: str) -> Script:
 HELLO = says("Hello")
 
 
-def engine_info(directory: str, max_length_tokens: int = 512, vocab_size: int = 260) -> EngineInfo:
+def engine_info(
+    directory: str, max_length_tokens: int = 512, vocab_size: int = 260, allowed_length_tokens: int | None = None
+) -> EngineInfo:
     return EngineInfo(
         model_directory=directory,
         model_type="llama",
@@ -43,6 +45,7 @@ def engine_info(directory: str, max_length_tokens: int = 512, vocab_size: int = 
         num_blocks=100,
         bytes_per_block=1024,
         max_length_tokens=max_length_tokens,
+        allowed_length_tokens=allowed_length_tokens or max_length_tokens,
         vocab_size=vocab_size,
         eos_token_ids=(EOS_ID,),
         step_milliseconds=100,

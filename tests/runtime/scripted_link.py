@@ -28,6 +28,7 @@ INFO = EngineInfo(
     num_blocks=16,
     bytes_per_block=64,
     max_length_tokens=64,
+    allowed_length_tokens=64,
     vocab_size=32,
     eos_token_ids=(1,),
     step_milliseconds=100,

@@ -125,6 +125,20 @@ async def test_a24_a_stream_with_a_too_long_prompt_is_400_before_any_event(tmp_p
         assert response.headers["content-type"] == "application/json"
 
 
+async def test_a_limit_of_the_budget_is_told_as_one(tmp_path: Path) -> None:
+    long, huge = "x" * 32, "x" * 10_000
+    said = [{"role": "user", "content": long}]
+    async with api(tmp_path, max_length_tokens=32, allowed_length_tokens=8192) as a:
+        for response in (await a.chat(messages=said), await a.respond(input=long), await a.complete(prompt=long)):
+            told = error_of(response, 400)["message"]
+            assert "at most 32 tokens here" in told and "(kvCache.budget) holds no more of the 8192 allowed" in told
+            assert told.endswith("shorten the prompt, or have the server's budget raised")
+        assert "kvCache.budget" in error_of(await a.complete(prompt=huge), 400)["message"]
+    async with api(tmp_path, max_length_tokens=32) as a:
+        assert "budget" not in error_of(await a.chat(messages=said), 400)["message"]
+        assert "budget" not in error_of(await a.complete(prompt=huge), 400)["message"]
+
+
 WRONG_FIELDS: dict[str, dict[str, Any]] = {
     "temperature": {"temperature": "hot"},
     "top_p": {"top_p": 1.5},

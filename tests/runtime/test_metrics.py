@@ -21,6 +21,7 @@ INFO = EngineInfo(
     num_blocks=100,
     bytes_per_block=4096,
     max_length_tokens=512,
+    allowed_length_tokens=512,
     vocab_size=64,
     eos_token_ids=(1,),
     step_milliseconds=100,

@@ -210,6 +210,21 @@ def test_the_memory_can_be_said() -> None:
     assert 0 < small < large
 
 
+@pytest.mark.parametrize(
+    ("simulation", "told"),
+    [
+        ({}, "256 GiB (a simulated CPU's, since neither simulation.accelerator nor simulation.memory is given)"),
+        ({"memory": "200Gi"}, "200 GiB (simulation.memory)"),
+        ({"accelerator": "4xh100"}, "(4xh100 by simulation.accelerator)"),
+    ],
+)
+def test_it_is_told_which_memory_counts(simulation: dict[str, Any], told: str) -> None:
+    info = load_simulated(config("llama-3.1-70b", simulation=simulation), lambda progress: None, never).info
+    (note,) = (note for note in info.notes if "the memory that counts" in note)
+    assert told in note and "accelerator.memory of the resource, doesn't count" in note
+    assert told in dict(info.startup_table)["memory"]
+
+
 def test_wider_weights_leave_less_for_blocks() -> None:
     simulation = {"memory": "40Gi"}
     half, full = (

@@ -271,7 +271,7 @@ def test_a_fixed_memory_budget_is_that_of_all_ranks() -> None:
 
 
 def test_the_rank_with_least_room_decides_the_blocks() -> None:
-    plan = MemoryPlan(num_blocks=100, bytes_per_block=64, max_length_tokens=400, notes=())
+    plan = MemoryPlan(num_blocks=100, bytes_per_block=64, max_length_tokens=400, allowed_length_tokens=400, notes=())
     assert plan.cut(100, 4) == plan
     cut = plan.cut(50, 4)
     assert (cut.num_blocks, cut.max_length_tokens) == (50, 200)

@@ -28,6 +28,7 @@ TOY_INFO = EngineInfo(
     num_blocks=32,
     bytes_per_block=64,
     max_length_tokens=64,
+    allowed_length_tokens=64,
     vocab_size=VOCABULARY,
     eos_token_ids=(EOS,),
     step_milliseconds=100,

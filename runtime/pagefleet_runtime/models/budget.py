@@ -37,6 +37,7 @@ class MemoryPlan:
     num_blocks: int
     bytes_per_block: int
     max_length_tokens: int
+    allowed_length_tokens: int  # what model and setting allow; the blocks may hold less
     notes: tuple[str, ...]
 
     def cut(self, num_blocks: int, block_size: int) -> "MemoryPlan":
@@ -82,7 +83,7 @@ def plan_memory(config: EngineConfig, sizes: LoadedSizes) -> MemoryPlan:
             f"{block_size} tokens ({describe_bytes(num_blocks * all_bytes)}); "
             f"{describe_bytes(blocks_for(wanted_length, block_size) * all_bytes)} would hold {wanted_length}"
         )
-    return MemoryPlan(num_blocks, block_bytes, min(held, wanted_length), tuple(notes))
+    return MemoryPlan(num_blocks, block_bytes, min(held, wanted_length), wanted_length, tuple(notes))
 
 
 def _wanted_length(config: EngineConfig, sizes: LoadedSizes) -> tuple[int, list[str]]:

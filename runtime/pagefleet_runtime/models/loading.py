@@ -244,6 +244,7 @@ def _loaded(
         num_blocks=plan.num_blocks,
         bytes_per_block=plan.bytes_per_block * sizes.num_ranks,
         max_length_tokens=plan.max_length_tokens,
+        allowed_length_tokens=plan.allowed_length_tokens,
         vocab_size=int(model.config.vocab_size),
         eos_token_ids=end_token_ids(model),
         step_milliseconds=config.scheduling.step_milliseconds or device.step_milliseconds,

@@ -75,7 +75,7 @@ def plan_chat(fields: ChatRequest, text: ModelText, caller: Caller) -> ChatPlan:
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs is only allowed with logprobs: true", "top_logprobs")
     asks = constraint(fields.tools, fields.tool_choice, fields.parallel_tool_calls, fields.response_format)
-    limit = text.max_length_tokens
+    limit = text.length_limit
     check_text_size(num_characters(fields.messages), text.longest_token_bytes, limit, "messages")
     prompt_ids = text.chat_prompt.ids(fields.messages, asks.tools.shown, fields.chat_template_kwargs)
     asked, asked_by = fields.max_tokens, "max_tokens"

@@ -45,7 +45,7 @@ def _listed(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[s
 
 def _prompt(given: str | list[int], index: int, echo: bool, text: ModelText) -> Prompt:
     if isinstance(given, str):
-        check_text_size(len(given), text.longest_token_bytes, text.max_length_tokens, "prompt")
+        check_text_size(len(given), text.longest_token_bytes, text.length_limit, "prompt")
     ids = text.tokenizer.encode(given, add_special_tokens=True) if isinstance(given, str) else given
     if not ids:
         raise _empty(index)

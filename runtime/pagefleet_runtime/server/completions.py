@@ -106,7 +106,7 @@ def _engine_requests(
     grammar = response_grammar(fields.response_format)
     requests = []
     for index, prompt in enumerate(prompts):
-        max_tokens = answer_length(len(prompt.ids), asked, text.max_length_tokens, "max_tokens")
+        max_tokens = answer_length(len(prompt.ids), asked, text.length_limit, "max_tokens")
         params = sampling_params(
             fields, max_tokens=max_tokens, vocab_size=text.info.vocab_size, shown=shown, grammar=grammar
         )

@@ -97,7 +97,7 @@ def plan_response(fields: ResponsesRequest, text: ModelText, caller: Caller) -> 
         fields.parallel_tool_calls,
         chat_format(fields.text),
     )
-    limit = text.max_length_tokens
+    limit = text.length_limit
     check_text_size(num_characters(fields.input), text.longest_token_bytes, limit, "input")
     prompt_ids = text.chat_prompt.ids(messages_of(fields), asks.tools.shown)
     params = sampling_params(

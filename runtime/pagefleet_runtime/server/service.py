@@ -20,6 +20,7 @@ from pagefleet_runtime.errors import RequestRefused
 from pagefleet_runtime.metrics import RequestFigures
 from pagefleet_runtime.protocol import EngineInfo
 from pagefleet_runtime.server.treatment import UnknownNames
+from pagefleet_runtime.server.validation import LengthLimit
 from pagefleet_runtime.text.chat_prompt import ChatPrompt
 from pagefleet_runtime.text.tokenizer import LoadTokenizer, Tokenizer
 
@@ -40,6 +41,10 @@ class ModelText:
     chat_prompt: ChatPrompt
     max_length_tokens: int  # the longest request as things are
     longest_token_bytes: int
+
+    @property
+    def length_limit(self) -> LengthLimit:
+        return LengthLimit(self.max_length_tokens, self.info.allowed_length_tokens)
 
     @property
     def fingerprint(self) -> str:

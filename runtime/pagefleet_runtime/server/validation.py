@@ -19,6 +19,25 @@ class Shown:
     prompt: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LengthLimit:
+    """The longest request as things are, and what it would be if the KV budget held it."""
+
+    tokens: int
+    allowed_tokens: int
+
+    @property
+    def is_of_the_budget(self) -> bool:
+        return self.tokens < self.allowed_tokens
+
+    @property
+    def words(self) -> str:
+        words = f"a request is at most {self.tokens} tokens here, prompt and answer together"
+        if not self.is_of_the_budget:
+            return words
+        return f"{words}: the server's KV budget (kvCache.budget) holds no more of the {self.allowed_tokens} allowed"
+
+
 def check_stream_options(fields: SamplingFields) -> None:
     if fields.stream_options is not None and not fields.stream:
         raise invalid("stream_options is only allowed with stream: true", "stream_options")
@@ -29,25 +48,24 @@ def wants_usage(fields: SamplingFields) -> bool:
     return fields.stream_options is not None and fields.stream_options.include_usage is True
 
 
-def answer_length(prompt_tokens: int, asked: int | None, limit: int, asked_by: str) -> int:
+def answer_length(prompt_tokens: int, asked: int | None, limit: LengthLimit, asked_by: str) -> int:
     """Return the longest answer: what was asked for, or what the prompt leaves of the limit.
 
     Raises RequestRefused (400, context_length_exceeded) where prompt and answer don't fit.
     """
-    wanted = max(limit - prompt_tokens, 1) if asked is None else asked
-    if prompt_tokens + wanted <= limit:
+    wanted = max(limit.tokens - prompt_tokens, 1) if asked is None else asked
+    if prompt_tokens + wanted <= limit.tokens:
         return wanted
     raise _too_long(prompt_tokens, asked, limit, asked_by)
 
 
-def _too_long(prompt_tokens: int, asked: int | None, limit: int, asked_by: str) -> RequestRefused:
-    left = limit - prompt_tokens
+def _too_long(prompt_tokens: int, asked: int | None, limit: LengthLimit, asked_by: str) -> RequestRefused:
+    left = limit.tokens - prompt_tokens
     answer = "at least 1 is needed for an answer" if asked is None else f"{asked_by} asks for {asked}"
     remedy = f"ask for at most {left} tokens or shorten the prompt" if left > 0 else "shorten the prompt"
-    message = (
-        f"a request is at most {limit} tokens here, prompt and answer together; the prompt has {prompt_tokens} tokens "
-        f"and {answer}; {remedy}"
-    )
+    if limit.is_of_the_budget:
+        remedy += ", or have the server's budget raised"
+    message = f"{limit.words}; the prompt has {prompt_tokens} tokens and {answer}; {remedy}"
     return invalid(message, "messages" if asked is None else asked_by, "context_length_exceeded")
 
 
@@ -60,16 +78,15 @@ def num_characters(value: object) -> int:
     return sum(map(num_characters, value.values())) if isinstance(value, dict) else 0
 
 
-def check_text_size(characters: int, longest_token_bytes: int, limit: int, param: str) -> None:
+def check_text_size(characters: int, longest_token_bytes: int, limit: LengthLimit, param: str) -> None:
     """Raise RequestRefused (400) for a text that is too long by far: tokenising megabytes takes many seconds.
 
     What is only somewhat too long is found by its tokens. A normaliser may shorten a text, hence the margin.
     """
     least_tokens = characters // (longest_token_bytes * _NORMALIZER_MARGIN)
-    if least_tokens > limit:
+    if least_tokens > limit.tokens:
         message = (
-            f"a request is at most {limit} tokens here, prompt and answer together; {param} has {characters} "
-            f"characters, which are more than {least_tokens} tokens; shorten it"
+            f"{limit.words}; {param} has {characters} characters, which are more than {least_tokens} tokens; shorten it"
         )
         raise invalid(message, param, "context_length_exceeded")
 

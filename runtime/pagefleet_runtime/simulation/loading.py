@@ -110,8 +110,12 @@ def _find_device(config: EngineConfig) -> _Device:
     if memory is not None:
         return _Device(accelerator, quantity_bytes(memory), "simulation.memory")
     if accelerator is not None:
-        return _Device(accelerator, accelerator.memory_bytes, f"the memory of {_counted(accelerator)}")
-    return _Device(None, _CPU_MEMORY_BYTES, "what a simulated CPU has unless simulation.memory says it")
+        return _Device(accelerator, accelerator.memory_bytes, f"{_counted(accelerator)} by simulation.accelerator")
+    return _Device(
+        None,
+        _CPU_MEMORY_BYTES,
+        "a simulated CPU's, since neither simulation.accelerator nor simulation.memory is given",
+    )
 
 
 def _counted(accelerator: Accelerator) -> str:
@@ -163,6 +167,7 @@ def _info(
         num_blocks=plan.num_blocks,
         bytes_per_block=plan.bytes_per_block,
         max_length_tokens=plan.max_length_tokens,
+        allowed_length_tokens=plan.allowed_length_tokens,
         vocab_size=VOCAB_SIZE,
         eos_token_ids=(TURN_END.token_id,),
         step_milliseconds=config.scheduling.step_milliseconds or default_step,
@@ -182,6 +187,8 @@ def _info(
         notes=(
             f"the model is simulated: no weights are loaded, text is made up, a token is a byte; step times are "
             f"{cost.origin}",
+            f"the memory that counts is played, too: {describe_bytes(device.memory_bytes)} ({device.memory_source}); "
+            "what the machine has, and accelerator.memory of the resource, doesn't count",
             *plan.notes,
         ),
     )
