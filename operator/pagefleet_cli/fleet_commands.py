@@ -38,7 +38,9 @@ def register(app: typer.Typer) -> None:
     passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
     for command in (up, get, wait, logs, scale, delete, down, kubeconfig):
         app.command()(command)
-    app.command(context_settings=passes_on, add_help_option=False, options_metavar="[ARGS...]")(kubectl)
+    app.command(context_settings=passes_on, add_help_option=False, options_metavar="[--state FOLDER] [ARGS...]")(
+        kubectl
+    )
     app.command()(crd)
 
 
@@ -197,6 +199,8 @@ def logs(
         cluster.services(namespace, service)  # says so if there is no such service
         names = ", ".join(each["metadata"]["name"] for each in found) or "none"
         raise FleetError(f"{service} has no {component} pod{f' {pod}' if pod else ''}; there are: {names}")
+    if not any(services.has_started(each) for each in pods):
+        raise FleetError(f"no container of {pod or service} has started; see `pagefleet get {service}`")
     query = ({"tailLines": str(tail)} if tail is not None else {}) | ({"previous": "true"} if previous else {})
     for line in services.logs(cluster, namespace, pods, query, follow=follow):
         print(line, flush=follow)
@@ -266,11 +270,11 @@ def kubeconfig(state: State = None) -> None:
     print(_started(state).kubeconfig)
 
 
-def kubectl(context: typer.Context) -> NoReturn:
-    """Run kubectl on the local fleet: `pagefleet kubectl get pods -A`."""
+def kubectl(context: typer.Context, state: State = None) -> NoReturn:
+    """Run kubectl on the local fleet: `[--state FOLDER] get pods -A`."""
     from pagefleet_local.tools import KUBECTL
 
-    commands = _fleet(_started(None), Console()).commands()
+    commands = _fleet(_started(state), Console()).commands()
     program = str(commands.tools[KUBECTL])
     os.execve(program, [program, *context.args], os.environ | {"KUBECONFIG": str(commands.kubeconfig)})
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from importlib.metadata import version as distribution_version
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -19,6 +19,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The options before the command."""
 
 
 # The server's flags are made from its settings, and it checks them: everything after `serve` is handed over as it is.

@@ -142,6 +142,13 @@ def curl(url: str, service: Object) -> str:
     return f"curl{direct} {url}/v1/chat/completions -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
 
 
+def has_started(pod: Object) -> bool:
+    """Return whether a container of the pod runs or has run: without one, there is no log."""
+    containers = pod.get("status", {}).get("containerStatuses", [])
+    told = [each.get(kind) or {} for each in containers for kind in ("state", "lastState")]
+    return any("running" in each or "terminated" in each for each in told)
+
+
 def logs(
     cluster: Cluster, namespace: str, pods: Sequence[Object], query: Mapping[str, str], *, follow: bool
 ) -> Iterator[str]:

@@ -155,7 +155,7 @@ class Proxy:
                 request.exchange.method,
                 request.path,
                 request.body.content,
-                self._config.served_name,
+                self._config,
                 self._fleet.count(),
             )
         else:

@@ -1,5 +1,6 @@
 """What the router itself refuses, in words."""
 
+from pagefleet_contract.names import PLURAL
 from pagefleet_contract.openai_error import (
     CODE_BODY_TOO_LARGE,
     CODE_DRAINING,
@@ -69,6 +70,17 @@ def no_replica(served_name: str, num_unready: int, num_draining: int) -> Refusal
         503,
         "no_replica",
         f"no replica of '{served_name}' is ready (of its pods: {found}); try again soon",
+        retry_after_seconds=5,
+    )
+
+
+def no_pods(served_name: str, service: str, namespace: str) -> Refusal:
+    """The router doesn't know how many replicas are asked for: none, or they are about to be made."""
+    return Refusal(
+        503,
+        "no_replica",
+        f"'{served_name}' has 0 replicas; if it is stopped, `kubectl scale {PLURAL} {service} -n {namespace}"
+        " --replicas 1` starts it; if not, try again soon",
         retry_after_seconds=5,
     )
 

@@ -39,6 +39,7 @@ def test_help_of_serve_shows_the_flags_of_the_settings() -> None:
 
 def test_version_is_the_distributions() -> None:
     assert run("version").stdout.split()[0] == "pagefleet"
+    assert run("--version").stdout == run("version").stdout
 
 
 def test_wrong_settings_end_in_one_line_each_and_no_traceback() -> None:

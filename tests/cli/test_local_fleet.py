@@ -61,3 +61,26 @@ def test_a_service_without_replicas_is_waited_for_as_stopped(tmp_path: Path) -> 
         0,
         "chat is stopped (0 replicas); `pagefleet scale chat 1` starts it\n",
     )
+
+
+def _pod(name: str, **state: Any) -> dict[str, Any]:
+    return _place(name) | {"status": {"containerStatuses": [{"name": "engine", "state": state, "lastState": {}}]}}
+
+
+def test_logs_before_a_container_has_started_say_so(tmp_path: Path) -> None:
+    pods = {"kind": "PodList", "items": [_pod("chat-1", waiting={"reason": "ContainerCreating"}), _place("chat-2")]}
+    with small_api(tmp_path, {_PODS: pods}):
+        done = run("logs", "chat", "--state", str(tmp_path))
+    assert str(done.exception) == "no container of chat has started; see `pagefleet get chat`"
+
+
+def test_logs_of_a_container_that_has_started_are_asked_for(tmp_path: Path) -> None:
+    pods = {"kind": "PodList", "items": [_pod("chat-1", terminated={"exitCode": 1})]}
+    said = {"kind": "Log"}  # whatever it is, it is printed
+    with small_api(tmp_path, {_PODS: pods, f"{_PODS}/chat-1/log": said}):
+        assert run("logs", "chat", "--state", str(tmp_path)).stdout == '{"kind": "Log"}\n'
+
+
+def test_kubectl_takes_the_folder_before_its_own_arguments(tmp_path: Path) -> None:
+    done = run("kubectl", "--state", str(tmp_path / "none"), "get", "--state", "x")
+    assert str(done.exception) == f"there is no {tmp_path / 'none' / 'kubeconfig'}; `pagefleet up` makes it"

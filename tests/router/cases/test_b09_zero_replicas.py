@@ -21,7 +21,7 @@ def anyio_backend() -> str:
 @pytest.mark.parametrize(
     ("pods", "found"),
     [
-        ((), "none"),
+        ((), "`kubectl scale inferenceservices chat -n prod --replicas 1` starts it"),
         ((replica_at("127.0.0.1", "unready"),), "1 starting"),
         ((replica_at("127.0.0.1", "unready"), replica_at("127.0.0.2", "draining")), "1 starting and 1 ending"),
     ],
