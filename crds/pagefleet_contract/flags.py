@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from pagefleet_contract.engine import EngineConfig, Quantity
-from pagefleet_contract.names import ENV_LISTEN_ADDRESS, HTTP_PORT
+from pagefleet_contract.names import ENV_LISTEN_ADDRESS, HTTP_PORT, KIND
 from pagefleet_contract.near_names import did_you_mean, near_field
 from pagefleet_contract.policy import LIVE_PATHS, LivePolicy, with_policy
 
@@ -31,6 +31,17 @@ _SECTION_TITLES = {
     "serving": "serving",
     "parallel": "several processes for one model",
     "simulation": "simulation, for simulated:// models alone",
+}
+
+# What vLLM calls them, where no likeness tells.
+_NAMES_OF_VLLM = {
+    "--max-model-len": "--model-max-length",
+    "--max-num-seqs": "--scheduling-max-sequences",
+    "--max-num-batched-tokens": "--scheduling-max-batch-tokens",
+    "--gpu-memory-utilization": "--kv-cache-budget-memory-percent",
+    "--tensor-parallel-size": "--parallel-tensor",
+    "--api-key": "--serving-api-keys-file",
+    "--dtype": "--model-dtype",
 }
 
 
@@ -113,7 +124,14 @@ def check_config(values: Mapping[str, Any]) -> EngineConfig:
 
 def read_config_file(path: Path) -> dict[str, Any]:
     """Return what a YAML or JSON file says, unchecked. Raises ConfigRefused where it is neither."""
-    return _read_mapping("--config", path, "a mapping with `model`")
+    values = _read_mapping("--config", path, "a mapping with `model`")
+    if "apiVersion" in values and "kind" in values:
+        kind = values["kind"]
+        is_ours = kind == KIND
+        told = f"an {KIND}" if is_ours else f"a Kubernetes object ({kind})"
+        use = f"use `pagefleet up {path}`" if is_ours else "--help has all of them"
+        raise ConfigRefused([f"--config {path} is {told}, not a server's settings; {use}"])
+    return values
 
 
 def read_live_file(path: Path) -> dict[str, int]:
@@ -197,7 +215,9 @@ class ServeParser(argparse.ArgumentParser):
         given, unknown = self.parse_known_args(list(arguments))
         if unknown:
             flag = unknown[0].partition("=")[0]
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(flag, self._option_string_actions)}")
+            ours = _NAMES_OF_VLLM.get(flag)
+            meant = f"; did you mean {ours}?" if ours else did_you_mean(flag, self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return given
 
     def error(self, message: str) -> NoReturn:

@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: ServeOptions) -> str | None:
     from pagefleet_runtime.auth import AccessKeys
 
+    _refuse_at_once(options.config.model.uri)
     keys = AccessKeys.load(options.config.serving)
     listener = bound_socket(listen_host(options.host, os.environ), options.port)
     most_files = raise_file_limit()
@@ -63,6 +64,18 @@ def _serve(options: ServeOptions) -> str | None:
         # Not `uvloop.run`: it would wait for threads that still import or read what nobody needs any more.
         serving = serve(_parts(options.config), options.config, keys, listener, most_files)
         return uvloop.new_event_loop().run_until_complete(serving)
+
+
+def _refuse_at_once(uri: str) -> None:
+    """Raise ModelRefused for a model that plainly isn't on this machine: an engine takes seconds to say so."""
+    from pagefleet_runtime.models.packages import installed_package
+    from pagefleet_runtime.models.paths import examine_path, local_path
+
+    path = local_path(uri)
+    if path is not None:
+        examine_path(path, uri)
+    elif uri.startswith("package://"):
+        installed_package(uri.removeprefix("package://"))
 
 
 def _parts(config: EngineConfig) -> "Parts":

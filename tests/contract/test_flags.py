@@ -112,6 +112,11 @@ def test_a_missing_model_is_said_with_what_to_do() -> None:
         ("model: {uri: m}\nkv_cache: {blokSize: 16}", "blokSize is not a setting; did you mean blockSize?"),
         ("model: {uri: m}\nkvcache: {blockSize: 16}", "kvcache is not a setting; did you mean kvCache?"),
         ("- 1", "holds list"),
+        (
+            "apiVersion: pagefleet.dev/v1alpha1\nkind: InferenceService\nspec: {}",
+            "is an InferenceService, not a server's settings; use `pagefleet up ",
+        ),
+        ("apiVersion: v1\nkind: Pod\nspec: {}", "is a Kubernetes object (Pod), not a server's settings"),
         ("model: {uri: m", "--config"),
         ("model: {uri: m}\nkvCache: {blockSize: 8, block_size: 16}", "kvCache.blockSize is given twice"),
     ],
@@ -133,6 +138,23 @@ def test_an_unknown_flag_is_an_error_of_one_line(capsys: pytest.CaptureFixture[s
     assert line.endswith(
         "--scheduling-max-sequence 3; did you mean --scheduling-max-sequences? see pagefleet serve --help"
     )
+
+
+@pytest.mark.parametrize(
+    ("flag", "ours"),
+    [
+        ("--max-model-len", "--model-max-length"),
+        ("--max-num-seqs", "--scheduling-max-sequences"),
+        ("--gpu-memory-utilization", "--kv-cache-budget-memory-percent"),
+        ("--tensor-parallel-size", "--parallel-tensor"),
+        ("--dtype", "--model-dtype"),
+    ],
+)
+def test_a_flag_of_vllm_is_told_as_ours(flag: str, ours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("m", f"{flag}=3")
+    assert f"did you mean {ours}?" in capsys.readouterr().err
+    assert ours in {leaf.flag for leaf in leaves()}
 
 
 def test_help_shows_every_flag_with_its_default_and_bounds() -> None:

@@ -103,3 +103,14 @@ def test_the_last_line_of_a_failed_start_says_why(arguments: list[str], reason: 
     last = ended.stderr.splitlines()[-1]
     assert ended.returncode in (1, 2) and last.startswith("pagefleet serve: ") and reason in last
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [("Qwen/Qwen3-0.6B", "hf://Qwen/Qwen3-0.6B"), ("package://no-such-model-anywhere", "--build-arg MODELS=no-such")],
+)
+def test_a_model_that_plainly_is_not_here_is_refused_before_the_server_listens(uri: str, told: str) -> None:
+    command = [sys.executable, "-P", "-m", "pagefleet_runtime", uri, "--port", "0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 1 and told in line

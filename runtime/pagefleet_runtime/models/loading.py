@@ -38,9 +38,10 @@ from pagefleet_runtime.models.gguf import convert_gguf
 from pagefleet_runtime.models.kernels import kernels_for, plain_notes, proven_kernels, uncoded_notes
 from pagefleet_runtime.models.layer_shapes import observe_attention
 from pagefleet_runtime.models.machine import Machine, held_by_rank, read_machine
+from pagefleet_runtime.models.paths import GgufFile, ModelSource
 from pagefleet_runtime.models.ranks import Alone, Lost, Member, Ranks, RankTask, Workers, end_process
 from pagefleet_runtime.models.sharding import check_divides
-from pagefleet_runtime.models.sources import GgufFile, ModelSource, resolve_source
+from pagefleet_runtime.models.sources import resolve_source
 from pagefleet_runtime.models.speed_up import speed_up
 from pagefleet_runtime.models.warmup import clear_for_steps, measure_steps
 from pagefleet_runtime.models.weights import (

