@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,12 +134,13 @@ def test_watching_goes_on_with_what_changes_until_it_is_broken_off(services: Ser
 def test_waiting_ends_when_the_service_is_ready(services: Services) -> None:
     services.create("waited")
     services.say("waited", "Ready", "False", "Loading", "weights: 3 of 9")
-    later = threading.Timer(1.0, lambda: services.say("waited", "Ready", "True", "Serving", ""))
-    later.start()
-    done = services.run("wait", "waited", "--timeout", "30")
-    later.join()
-    assert (done.returncode, done.stdout) == (0, "waited is ready\n")
-    assert "Loading: weights: 3 of 9" in done.stderr
+    command = [COMMAND, "wait", "waited", "--namespace", NAMESPACE, "--kubeconfig", services.kubeconfig]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == "waited: Loading: weights: 3 of 9 …\n"
+        services.say("waited", "Ready", "True", "Serving", "")
+        assert waiting.communicate(timeout=30)[0] == "waited is ready\n"
+    assert waiting.returncode == 0
     services.run("delete", "waited")
 
 
