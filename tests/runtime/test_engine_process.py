@@ -148,10 +148,13 @@ def test_a_signal_while_loading_ends_it_at_once(model: Path) -> None:
 
 
 def test_a_model_that_is_refused_ends_the_process_with_one_line(tmp_path: Path) -> None:
-    with live_server(tmp_path / "nothing-here", *FEW_BLOCKS, ready=False) as server:
+    # Only the engine reads what the files hold.
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}', "utf-8")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with live_server(tmp_path, *FEW_BLOCKS, ready=False) as server:
         assert server.process.wait(60) == 1
         last = server.log.splitlines()[-1]
-        assert last.startswith("pagefleet serve: ") and "nothing-here" in last
+        assert last.startswith("pagefleet serve: ") and "no-such-type" in last
 
 
 def test_a_port_in_use_is_said_before_anything_is_loaded(model: Path) -> None:
