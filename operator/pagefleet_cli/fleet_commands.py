@@ -5,6 +5,7 @@ What takes long to import is imported where it is used: help must answer at once
 
 import os
 import re
+import signal
 import sys
 import time
 from enum import StrEnum
@@ -132,6 +133,14 @@ def get(
     print({Output.JSON: as_json, Output.YAML: as_yaml, Output.NAME: as_names}[output](shown))
 
 
+def _end_by_the_signal() -> None:
+    """Let Ctrl-C end what would go on for ever, and has nothing to leave in order, by the signal itself.
+
+    Python's own exception is lost where it comes while an object is taken down.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _show_tables(
     cluster: "Cluster", where: str | None, names: list[str], *, wide: bool, watch: bool, here: bool
 ) -> None:
@@ -149,12 +158,10 @@ def _show_tables(
         if first["rows"]:
             print(as_table(shown(first), wide=wide, with_namespace=where is None))
         return
-    try:
-        seen = (shown(each) for each in tables(cluster, where, names, first))
-        for line in changed_lines(seen, wide=wide, with_namespace=where is None):
-            print(line, flush=True)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    _end_by_the_signal()
+    seen = (shown(each) for each in tables(cluster, where, names, first))
+    for line in changed_lines(seen, wide=wide, with_namespace=where is None):
+        print(line, flush=True)
 
 
 def wait(
@@ -202,6 +209,8 @@ def logs(
     if not any(services.has_started(each) for each in pods):
         raise FleetError(f"no container of {pod or service} has started; see `pagefleet get {service}`")
     query = ({"tailLines": str(tail)} if tail is not None else {}) | ({"previous": "true"} if previous else {})
+    if follow:
+        _end_by_the_signal()
     for line in services.logs(cluster, namespace, pods, query, follow=follow):
         print(line, flush=follow)
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import kopf
 import yaml
 from pydantic import ValidationError
 from pythonjsonlogger.json import JsonFormatter
@@ -74,6 +75,9 @@ async def _run(settings: OperatorSettings, root_key: bytes, identity: Identity, 
     except NotLeading as error:
         logger.error("the Lease is lost, so this process ends and is started again: %s", error)
         return EXIT_LEASE_LOST
+    except kopf.LoginError as error:
+        logger.error("the API server refuses this process's login, so it ends and is started again: %s", error)
+        return EXIT_FAILED
     except TaskEnded as error:
         logger.error("%s", error)
         return EXIT_FAILED

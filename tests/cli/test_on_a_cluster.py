@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -54,6 +55,16 @@ class Services:
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return run(*arguments, "--namespace", NAMESPACE, "--kubeconfig", self.kubeconfig)
+
+    @contextmanager
+    def started(self, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
+        """Start the command with its output to be read, and end it with the block, whatever it does."""
+        command = [COMMAND, *arguments, "--namespace", NAMESPACE, "--kubeconfig", self.kubeconfig]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +129,7 @@ def test_a_scaled_number_is_checked_by_the_cluster_and_stays(services: Services)
 
 def test_watching_goes_on_with_what_changes_until_it_is_broken_off(services: Services) -> None:
     services.create("watched")
-    command = [COMMAND, "get", "watched", "-w", "--namespace", NAMESPACE, "--kubeconfig", services.kubeconfig]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+    with services.started("get", "watched", "-w") as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline().split()[:2] == ["NAME", "MODEL"]
         assert watching.stdout.readline().split()[0] == "watched"
@@ -128,19 +138,18 @@ def test_watching_goes_on_with_what_changes_until_it_is_broken_off(services: Ser
         services.run("delete", "watched")
         assert watching.stdout.readline() == f"{NAMESPACE}/watched is gone\n"
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(10) == 130
+        assert watching.wait(10) == -signal.SIGINT
 
 
 def test_waiting_ends_when_the_service_is_ready(services: Services) -> None:
     services.create("waited")
     services.say("waited", "Ready", "False", "Loading", "weights: 3 of 9")
-    command = [COMMAND, "wait", "waited", "--namespace", NAMESPACE, "--kubeconfig", services.kubeconfig]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
-        assert waiting.stderr is not None
+    with services.started("wait", "waited", "--timeout", "60") as waiting:
+        assert waiting.stdout is not None and waiting.stderr is not None
         assert waiting.stderr.readline() == "waited: Loading: weights: 3 of 9 …\n"
         services.say("waited", "Ready", "True", "Serving", "")
-        assert waiting.communicate(timeout=30)[0] == "waited is ready\n"
-    assert waiting.returncode == 0
+        assert waiting.stdout.read() == "waited is ready\n"
+        assert waiting.wait(10) == 0
     services.run("delete", "waited")
 
 
