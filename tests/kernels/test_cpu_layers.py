@@ -11,7 +11,7 @@ from pagefleet_kernels.cpu.huge_pages import ask_for_huge_pages
 from pagefleet_kernels.gated_activation import Activation, gated_activation
 from pagefleet_kernels.prepacked_linear import PrepackedLinear, WeightMemory, prepack_linear, why_not_onednn
 from pagefleet_kernels.rms_norm import rms_norm
-from tests.kernels.tolerances import LINEAR, ROUNDING
+from tests.kernels.tolerances import GATED_LINEAR, LINEAR, ROUNDING
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -94,7 +94,7 @@ def test_a_gated_layer_equals_its_product_and_then_its_activation(
     product = torch.cat([linear(x.float(), w.float(), None if b is None else b.float()) for w, b in parts], dim=1)
     meant = gated_activation(product, activation)
     assert ours.shape == (1, rows, 75)
-    assert (ours[0].float() - meant).abs().max() <= LINEAR[dtype] * meant.abs().max()
+    assert (ours[0].float() - meant).abs().max() <= GATED_LINEAR[dtype] * meant.abs().max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
