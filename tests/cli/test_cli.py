@@ -51,6 +51,6 @@ def test_wrong_settings_end_in_one_line_each_and_no_traceback() -> None:
 
 
 def test_a_missing_key_file_ends_in_one_line(tmp_path: Path) -> None:
-    done = run("serve", "m", "--port", "0", "--serving-api-keys-file", str(tmp_path / "none"))
+    done = run("serve", "simulated://smollm2-135m", "--port", "0", "--serving-api-keys-file", str(tmp_path / "none"))
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1 and "none" in done.stderr
