@@ -140,11 +140,18 @@ async def run_kopf(watches: Watches, namespaces: tuple[str, ...] | None) -> None
     )
 
 
-async def see_that_watches_run() -> None:
-    """Look after kopf's watches until one of them has ended. kopf itself can wait for the others for ever then."""
+async def see_that_watches_run(filled: asyncio.Event) -> None:
+    """Look after kopf's watches until one of them has ended. kopf itself can wait for the others for ever then.
+
+    All of them run at the moment that `filled` is set; one may end before the next look.
+    """
     most = 0
     while True:
-        await asyncio.sleep(_LOOK_SECONDS)
+        if filled.is_set():
+            await asyncio.sleep(_LOOK_SECONDS)
+        else:
+            await asyncio.wait({waiting := asyncio.ensure_future(filled.wait())}, timeout=_LOOK_SECONDS)
+            waiting.cancel()
         running = sum(task.get_name().startswith(_WATCH_TASK) for task in asyncio.all_tasks())
         if running < most:
             return

@@ -120,7 +120,7 @@ class OperatorProgram:
         stopping = asyncio.Event()
         parts: dict[str, Awaitable[None]] = {
             "kopf": run_kopf(self._watches, self._namespaces),
-            "a watch": see_that_watches_run(),
+            "a watch": see_that_watches_run(self._truth.filled),
             "the Lease": self._leadership.keep(),
             "the Lease's watch": self._leadership.watch(),
             "the comparison with the cluster": self._truth.run(),

@@ -1,5 +1,6 @@
 """The API server refuses, is slow, forgets, falls silent: the operator goes on, or says that it can't and ends."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,8 +155,9 @@ def test_a_login_that_is_refused_for_good_ends_the_operator(bed: Bed, tmp_path: 
         api.fail(401, times=10_000, when=is_watch)
         api.cut_watches()
         assert operator.process is not None
-        assert operator.process.wait(40) == 1
-        # Which of kopf's tasks ends first, and so what we say of it, is chance; the cause is said in each case.
+        # Which of kopf's tasks ends first, and so what we say of it, is chance; the cause is said in each case. Where a
+        # watch ends before all of them have been seen, kopf itself ends the process, after 20 seconds.
+        assert operator.process.wait(40) in (1, -signal.SIGKILL)
         assert operator.says("Ran out of valid credentials")
 
 
