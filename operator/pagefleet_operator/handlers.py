@@ -5,6 +5,7 @@ an index keeps what was deleted while a watch was cut; `truth` finds such object
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from pagefleet_contract.names import FIELD_MANAGER, GROUP, LABEL_MANAGED_BY, MAN
 from pagefleet_operator.cache import Cache, ServiceKey
 from pagefleet_operator.cluster_api import load_configuration
 from pagefleet_operator.kinds import INFERENCE_SERVICE, ResourceKind, watched
+
+logger = logging.getLogger(__name__)
 
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY_VALUE}"
 
@@ -155,4 +158,6 @@ async def see_that_watches_run(filled: asyncio.Event) -> None:
         running = sum(task.get_name().startswith(_WATCH_TASK) for task in asyncio.all_tasks())
         if running < most:
             return
+        if running > most:
+            logger.info("%d watches run", running)
         most = running
